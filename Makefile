@@ -1,0 +1,52 @@
+# Everything starts from a bare machine: each target makes the environment it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# One torch thread per process: several test workers with two threads each slow each other down.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: help setup demo test check format lint types doctest bench clean
+
+help:
+	@echo "make demo    train a small split model and see what leaks, with and without protection"
+	@echo "make test    run the tests"
+	@echo "make check   format, lint, types, tests, doctests"
+	@echo "make bench   print the benchmark table"
+	@echo "make clean   remove the virtual environment"
+
+setup: $(READY)
+
+# torch first and exactly as pinned, so that nothing pulls another build of it.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/guarded_loop.py
+
+test: $(READY)
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+
+doctest: $(READY)
+	$(TEST_ENV) $(BIN)/python -m pytest --doctest-modules src/tacit -q
+
+format: $(READY)
+	$(BIN)/ruff format --check .
+
+lint: $(READY)
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: format lint types test doctest
+
+bench: $(READY)
+	$(BIN)/python benchmarks/core.py
+
+clean:
+	rm -rf $(VENV)

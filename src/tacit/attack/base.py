@@ -1,0 +1,183 @@
+"""What an attack is: a score per example out of what the feature party saw, and nothing else.
+
+An attack declares the side information that it uses. The call checks the view once for every
+attack, brings the gradients to a common scale and hands the attack a :class:`Sight`; labels have
+no way in.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InputError, KnowledgeError
+from tacit.rows import as_rows, exponent
+from tacit.spec import Registry, Specified
+from tacit.types import View
+
+__all__ = ["ATTACKS", "Attack", "Sight", "shift"]
+
+# Scores go back to the gradients' units up to this power of two; beyond it, float64 would drop
+# small scores to zero or large ones to infinity and the ranking with them.
+_REACH = 800
+_GRADIENTS = ("positive", "centres")
+_INDICES = (torch.int64, torch.int32, torch.int16)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sight:
+    """A checked view, ready for arithmetic.
+
+    Attributes:
+        rows: ``[B, d]`` in ``float64``; an exact power of two brings the largest value of the
+            gradients and of the known gradients into ``[1/2, 1)``.
+        view: what the attacker was handed, untouched, in its own units.
+        exponent: ``grads == rows * 2**exponent``.
+        side: the declared side information, gradients in the units of ``rows``.
+    """
+
+    rows: Tensor
+    view: View
+    exponent: int
+    side: Mapping[str, Tensor]
+
+    @property
+    def positive(self) -> Tensor:
+        """One clean gradient of a positive example, ``[d]``."""
+        return self._declared("positive")
+
+    @property
+    def centres(self) -> Tensor:
+        """The centre of each class's gradients, ``[classes, d]``."""
+        return self._declared("centres")
+
+    @property
+    def hints(self) -> Tensor:
+        """Indices of the rows known to be positive, ascending, at least one."""
+        return self._declared("hints")
+
+    def restore(self, scores: Tensor, *, degree: int) -> Tensor:
+        """Return scores that grow like ``|g|**degree`` in the gradients' own units.
+
+        Every batch has its own exponent: without this, scores of two batches do not compare.
+        """
+        return shift(scores, max(-_REACH, min(_REACH, degree * self.exponent)))
+
+    def _declared(self, name: str) -> Tensor:
+        if name not in self.side:
+            raise KnowledgeError(f"known.{name} was not declared: add it to the attack's `needs`")
+        return self.side[name]
+
+
+class Attack(Specified, ABC):
+    """A way to score examples by how positive they look from the feature party's side.
+
+    Subclasses are frozen dataclasses registered in ``ATTACKS``; their fields are parameters. A
+    higher score means "more likely positive" as far as the attacker can tell; measures of leakage
+    do not depend on the sign.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Fields of ``Known`` that must be there, and ``"embeddings"`` if the view must have them."""
+    centre: ClassVar[Literal["mean", "median"]] = "mean"
+    """Which centre of a class the attacker is assumed to know, for attacks that need centres."""
+
+    @final
+    def __call__(self, view: View, rng: torch.Generator) -> Tensor:
+        """Return one finite ``float64`` score per row of the view."""
+        if not isinstance(rng, torch.Generator):
+            raise InputError(
+                f"rng must be a torch.Generator, got {type(rng).__name__}: "
+                "write torch.Generator().manual_seed(0)"
+            )
+        with torch.no_grad():
+            sight = self._look(view)
+            scores = self.score(sight, rng).to(torch.float64)
+        if scores.shape != sight.rows.shape[:1] or not scores.isfinite().all():
+            raise InputError(
+                f"{self} must return a finite score for each of {len(sight.rows)} rows, "
+                f"got shape {tuple(scores.shape)}: mend its score method"
+            )
+        return scores
+
+    @abstractmethod
+    def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
+        """Return one score per row; any randomness comes from ``rng``."""
+
+    def draws(self) -> int | None:
+        """Return how many hints one call uses at most, or None for all of them."""
+        return None
+
+    def _look(self, view: View) -> Sight:
+        self._check_needs(view)
+        grads = as_rows(view.grads.detach()).double()
+        known = {name: self._gradient(view, name, grads) for name in self.needs & {*_GRADIENTS}}
+        scales = [exponent(grads), *(exponent(g, name=f"known.{n}") for n, g in known.items())]
+        peak = max((k for k in scales if k is not None), default=0)
+        side = {name: shift(gradient, -peak) for name, gradient in known.items()}
+        if "hints" in self.needs:
+            side["hints"] = self._hints(view, len(grads))
+        return Sight(rows=shift(grads, -peak), view=view, exponent=peak, side=side)
+
+    def _check_needs(self, view: View) -> None:
+        for name in sorted(self.needs - {"embeddings"}):
+            if getattr(view.known, name) is None:
+                raise KnowledgeError(
+                    f"{self} needs known.{name}: pass View(known=Known({name}=...)), "
+                    "or let tacit.attack.reveal build it from the labels"
+                )
+        if "embeddings" not in self.needs:
+            return
+        if view.embeddings is None:
+            raise KnowledgeError(f"{self} needs embeddings: pass View(embeddings=...)")
+        embeddings = as_rows(view.embeddings.detach(), name="embeddings")
+        exponent(embeddings, name="embeddings")
+        if len(embeddings) != len(view.grads):
+            raise InputError(
+                f"embeddings must have {len(view.grads)} rows like grads, got {len(embeddings)}"
+            )
+
+    def _gradient(self, view: View, name: str, grads: Tensor) -> Tensor:
+        """Return a known gradient flat and in ``float64``: ``[d]`` for one, ``[n, d]`` for many."""
+        given: Tensor = getattr(view.known, name).detach().to(grads.device)
+        single = name == "positive"
+        rows = as_rows(given.reshape(1, -1) if single else given, name=f"known.{name}").double()
+        if rows.shape[1] != grads.shape[1]:
+            raise InputError(
+                f"known.{name} must have {grads.shape[1]} values per gradient like grads, "
+                f"got shape {tuple(given.shape)}"
+            )
+        return rows[0] if single else rows
+
+    def _hints(self, view: View, count: int) -> Tensor:
+        """Return the known rows as ascending indices without repeats."""
+        assert view.known.hints is not None  # noqa: S101 - checked, as `needs` says
+        hints = view.known.hints.detach().to(view.grads.device)
+        if hints.dtype == torch.bool and hints.shape == (count,):
+            hints = hints.nonzero().flatten()
+        elif hints.dtype not in _INDICES or hints.dim() != 1:
+            raise InputError(
+                f"known.hints must be row indices or a mask [{count}], "
+                f"got {hints.dtype} of shape {tuple(hints.shape)}"
+            )
+        if len(hints) == 0:
+            raise KnowledgeError(f"{self} needs known.hints with at least one row, got none")
+        if int(hints.min()) < 0 or int(hints.max()) >= count:
+            raise InputError(f"known.hints must lie in 0..{count - 1}, got {hints.tolist()}")
+        mask = torch.zeros(count, dtype=torch.bool, device=hints.device)
+        mask[hints.long()] = True
+        return mask.nonzero().flatten()
+
+
+ATTACKS: Registry[Attack] = Registry("attack")
+
+
+def shift(values: Tensor, power: int) -> Tensor:
+    """Return ``values * 2**power``, exact and in two steps: one factor alone may overflow."""
+    return values * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)

@@ -1,0 +1,242 @@
+"""Published attacks that look at each gradient's length, direction or distance from a centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from tacit.attack.base import ATTACKS, Attack, Sight
+from tacit.errors import InputError
+from tacit.rows import norms, unit_rows
+from tacit.spec import require
+
+__all__ = ["Cosine", "Hint", "Majority", "Mean", "Median", "Norm"]
+
+_BLOCK = 1 << 22  # cosines held at a time, 32 MB: all of them would take 8 GB at 32,768 rows
+
+
+@final
+@ATTACKS.register("norm")
+@dataclass(frozen=True)
+class Norm(Attack):
+    """Score by gradient length: models are less sure of positives, so their gradients are longer.
+
+    ``r(g) = ||g||``, and ``||g|| = |p - y| * ||dh/dz||`` where only the first factor knows ``y``.
+
+    Needs: nothing besides the gradients.
+
+    References:
+        Li et al., ICLR 2022, section 3.3, attack 1; the 2021 version, section 3.2.
+
+    >>> from tacit.types import View
+    >>> view = View(grads=torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+    >>> Norm()(view, torch.Generator()).tolist()
+    [5.0, 1.0]
+    """
+
+    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+        """Return the Euclidean norm of each row."""
+        return sight.restore(norms(sight.rows), degree=1)
+
+
+@final
+@ATTACKS.register("cosine")
+@dataclass(frozen=True)
+class Cosine(Attack):
+    """Score by the angle to one known positive gradient.
+
+    ``r(g) = cos(g, g+)``; a zero gradient has no direction and scores 0.
+
+    Needs: one clean gradient of a positive example, a new one for each batch.
+
+    References:
+        Li et al., ICLR 2022, section 3.3, attack 2 (the oracle scenario, "cosine leak AUC").
+
+    >>> from tacit.types import Known, View
+    >>> grads = torch.tensor([[2.0, 0.0], [0.0, 1.0], [-3.0, 0.0]])
+    >>> view = View(grads=grads, known=Known(positive=torch.tensor([5.0, 0.0])))
+    >>> Cosine()(view, torch.Generator()).tolist()
+    [1.0, 0.0, -1.0]
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"positive"})
+
+    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+        """Return the cosine of each row with the known positive gradient."""
+        return unit_rows(sight.rows) @ unit_rows(sight.positive.unsqueeze(0))[0]
+
+
+@final
+@ATTACKS.register("majority")
+@dataclass(frozen=True)
+class Majority(Attack):
+    """Count the gradients that point the other way: the rarer class has most of them against it.
+
+    ``r(g_i) = #{j != i : cos(g_i, g_j) < 0} / (B - 1)``; above one half means positive.
+
+    Needs: nothing besides the gradients and the guess that positives are the fewer.
+
+    References:
+        Li et al., ICLR 2022, section 3.3, attack 2 (majority counting); the 2021 version,
+        section 3.2, "Other Related Attacks".
+
+    Departures: the paper decides at one half, here the fraction itself is the score. A cosine
+    within rounding of zero is no vote, so orthogonal rows do not vote by chance.
+
+    >>> from tacit.types import View
+    >>> view = View(grads=torch.tensor([[1.0], [2.0], [-1.0]]))
+    >>> Majority()(view, torch.Generator()).tolist()
+    [0.5, 0.5, 1.0]
+    """
+
+    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+        """Return the fraction of the other rows at an obtuse angle."""
+        units = unit_rows(sight.rows)
+        count, width = units.shape
+        slack = width * torch.finfo(units.dtype).eps
+        step = max(1, _BLOCK // count)
+        blocks = (units[start : start + step] for start in range(0, count, step))
+        against = torch.cat([(block @ units.T < -slack).sum(dim=1) for block in blocks])
+        return against.double() / max(1, count - 1)
+
+
+@final
+@ATTACKS.register("hint")
+@dataclass(frozen=True)
+class Hint(Attack):
+    """Score by the closest of a few rows of this batch that are known to be positive.
+
+    ``r(g_i) = max over drawn hints h != i of sim(g_i, g_h)`` with ``sim`` the inner product, the
+    cosine or minus the distance. ``k`` hints are drawn for each call, all if there are fewer.
+
+    Needs: rows of the batch known to be positive, other ones in each batch.
+
+    References:
+        Li et al., 2021 version, section 5.3, hint attack (``k = 5``, inner product).
+
+    Departures: the paper assigns a label, here the similarity itself is the score. What the
+    attacker knows already is no success: a drawn hint is scored against the other drawn hints
+    only, and a single one gets the mean of the other rows' scores.
+
+    >>> from tacit.types import Known, View
+    >>> grads = torch.tensor([[2.0], [3.0], [-1.0], [4.0]])
+    >>> view = View(grads=grads, known=Known(hints=torch.tensor([0, 1])))
+    >>> Hint()(view, torch.Generator()).tolist()
+    [6.0, 6.0, -2.0, 12.0]
+    """
+
+    k: int = 5
+    by: Literal["inner", "cosine", "distance"] = "inner"
+
+    needs: ClassVar[frozenset[str]] = frozenset({"hints"})
+
+    def __post_init__(self) -> None:
+        require(self.k >= 1, "hint: k must be at least 1", self.k)
+
+    def draws(self) -> int:
+        """Return ``k``."""
+        return self.k
+
+    def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
+        """Return the largest similarity of each row to a drawn hint other than itself."""
+        rows = unit_rows(sight.rows) if self.by == "cosine" else sight.rows
+        drawn = self._drawn(sight.hints, rng)
+        best = torch.full_like(rows[:, 0], -torch.inf)
+        for hint in drawn.tolist():
+            similar = self._similarity(rows, rows[hint])
+            similar[hint] = -torch.inf
+            best = torch.maximum(best, similar)
+        if len(drawn) == 1:
+            others = best[best > -torch.inf]
+            best[drawn] = others.sum() / max(1, len(others))
+        return sight.restore(best, degree={"inner": 2, "cosine": 0, "distance": 1}[self.by])
+
+    def _drawn(self, hints: Tensor, rng: torch.Generator) -> Tensor:
+        if len(hints) <= self.k:
+            return hints
+        order = torch.randperm(len(hints), generator=rng, device=rng.device)
+        return hints[order[: self.k].to(hints.device)]
+
+    def _similarity(self, rows: Tensor, hint: Tensor) -> Tensor:
+        return -norms(rows - hint) if self.by == "distance" else rows @ hint
+
+
+@final
+@ATTACKS.register("mean")
+@dataclass(frozen=True)
+class Mean(Attack):
+    """Score by which class's mean gradient is nearer.
+
+    ``r(g) = ||g - mu_0|| - ||g - mu_1||``; ``hard=true`` gives the paper's assignment, 1 where
+    ``||g - mu_1|| <= ||g - mu_0||`` and 0 elsewhere.
+
+    Needs: the mean of the released gradients of each class.
+
+    References:
+        Han et al. (GAFM), section 3.4, Eq. 9.
+
+    Departures: the difference of distances by default: it ranks, an assignment only splits.
+
+    >>> from tacit.types import Known, View
+    >>> view = View(
+    ...     grads=torch.tensor([[0.0], [2.0], [5.0]]),
+    ...     known=Known(centres=torch.tensor([[0.0], [4.0]])),
+    ... )
+    >>> Mean()(view, torch.Generator()).tolist()
+    [-4.0, 0.0, 4.0]
+    >>> Mean(hard=True)(view, torch.Generator()).tolist()
+    [0.0, 1.0, 1.0]
+    """
+
+    hard: bool = False
+
+    needs: ClassVar[frozenset[str]] = frozenset({"centres"})
+    centre: ClassVar[Literal["mean", "median"]] = "mean"
+
+    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+        """Return how much nearer the mean of class 1 is."""
+        return _nearer(self, sight, hard=self.hard)
+
+
+@final
+@ATTACKS.register("median")
+@dataclass(frozen=True)
+class Median(Attack):
+    """Score by which class's median gradient is nearer: outliers do not move it.
+
+    ``r(g) = ||g - m_0|| - ||g - m_1||`` with medians per coordinate; ``hard=true`` gives the
+    paper's assignment, 1 where ``||g - m_1|| <= ||g - m_0||`` and 0 elsewhere.
+
+    Needs: the median of the released gradients of each class.
+
+    References:
+        Han et al. (GAFM), section 3.4, Eq. 10.
+
+    Departures: as for the mean attack; which median of a vector is meant the paper does not say.
+
+    >>> from tacit.types import Known, View
+    >>> view = View(
+    ...     grads=torch.tensor([[0.0], [5.0]]), known=Known(centres=torch.tensor([[0.0], [4.0]]))
+    ... )
+    >>> Median()(view, torch.Generator()).tolist()
+    [-4.0, 4.0]
+    """
+
+    hard: bool = False
+
+    needs: ClassVar[frozenset[str]] = frozenset({"centres"})
+    centre: ClassVar[Literal["mean", "median"]] = "median"
+
+    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+        """Return how much nearer the median of class 1 is."""
+        return _nearer(self, sight, hard=self.hard)
+
+
+def _nearer(attack: Attack, sight: Sight, *, hard: bool) -> Tensor:
+    if len(sight.centres) != 2:
+        raise InputError(f"{attack} takes two centres, got {len(sight.centres)}: class 0 first")
+    from_0, from_1 = (norms(sight.rows - centre) for centre in sight.centres)
+    return (from_1 <= from_0).double() if hard else sight.restore(from_0 - from_1, degree=1)

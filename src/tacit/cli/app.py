@@ -1,0 +1,61 @@
+"""The command tree, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+import tacit
+from tacit.cli.listing import app as list_app
+from tacit.errors import TacitError, UsageError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tacit",
+    help="Split learning with label privacy: train across parties, protect labels, measure leaks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(list_app, name="list")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tacit {tacit.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+    _debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Split learning with label privacy."""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the command; return 0, 2 after a user's mistake, 1 after a failure."""
+    words = sys.argv[1:] if args is None else args
+    try:
+        return int(app(args=words, standalone_mode=False) or 0)
+    except (TyperException, TacitError, OSError) as error:
+        if "--debug" in words:
+            raise
+        text = error.format_message() if isinstance(error, TyperException) else str(error)
+        if text:
+            typer.echo(f"error: {' '.join(text.split())}", err=True)
+        return 2 if isinstance(error, UsageError | TyperException) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

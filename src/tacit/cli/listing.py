@@ -1,0 +1,55 @@
+"""``tacit list``: what there is, with parameters and guarantees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tacit.spec import Entry
+
+__all__ = ["app"]
+
+app = typer.Typer(help="List protections or attacks.", no_args_is_help=True)
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+@app.command("protections")
+def protections(as_json: AsJson = False) -> None:
+    """List every protection with its parameters and what it guarantees."""
+    from tacit.protect import PROTECTIONS  # noqa: PLC0415 - torch loads only when it is used
+
+    rows = [{**_describe(entry), "guarantee": entry.guarantee} for entry in PROTECTIONS]
+    _show("protections", rows, as_json)
+
+
+@app.command("attacks")
+def attacks(as_json: AsJson = False) -> None:
+    """List every attack with its parameters and what it must know."""
+    from tacit.attack import ATTACKS  # noqa: PLC0415 - torch loads only when it is used
+
+    rows = [
+        {**_describe(entry), "needs": ", ".join(sorted(entry.cls.needs)) or "nothing"}
+        for entry in ATTACKS
+    ]
+    _show("attacks", rows, as_json)
+
+
+def _describe(entry: Entry[Any]) -> dict[str, str]:
+    return {"name": entry.name, "spec": entry.signature, "description": entry.summary}
+
+
+def _show(kind: str, rows: Iterable[dict[str, str]], as_json: bool) -> None:
+    rows = list(rows)
+    if as_json:
+        typer.echo(json.dumps({kind: rows}, indent=2))
+        return
+    shown = [column for column in rows[0] if column != "name"]
+    table = Table(*shown, show_lines=True)
+    for row in rows:
+        table.add_row(*(row[column] for column in shown), style=None)
+    Console().print(table)

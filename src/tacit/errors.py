@@ -1,0 +1,60 @@
+"""Every error that tacit raises on purpose, in one tree.
+
+::
+
+    TacitError
+    ├── UsageError            the caller asked for something impossible
+    │   ├── SpecError         a name or parameter that does not exist, or text that does not parse
+    │   ├── ParameterError    a known parameter with a value outside its range
+    │   ├── InputError        a tensor or array of the wrong shape, type or content
+    │   └── KnowledgeError    an attack without the side information that it declares
+    └── ReleaseError          a release did not pass its checks; nothing was released
+        └── ReplayError       a step was asked for again with other content
+
+A message gives the rule, the value and the way out, in one line.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "InputError",
+    "KnowledgeError",
+    "ParameterError",
+    "ReleaseError",
+    "ReplayError",
+    "SpecError",
+    "TacitError",
+    "UsageError",
+]
+
+
+class TacitError(Exception):
+    """The root of every error that a user can cause."""
+
+
+class UsageError(TacitError, ValueError):
+    """The caller asked for something impossible."""
+
+
+class SpecError(UsageError):
+    """A spec string names something unknown or does not parse."""
+
+
+class ParameterError(UsageError):
+    """A parameter has a value outside its range."""
+
+
+class InputError(UsageError):
+    """A tensor or array has the wrong shape, type or content."""
+
+
+class KnowledgeError(UsageError):
+    """An attack was run without the side information that it declares."""
+
+
+class ReleaseError(TacitError, RuntimeError):
+    """A release did not pass its checks; nothing was released."""
+
+
+class ReplayError(ReleaseError):
+    """A step was asked for again with other content; fresh noise would be averaged away."""

@@ -1,0 +1,279 @@
+"""The guard: one line in any PyTorch loop, and every check a release must pass."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tacit.errors import InputError, ReleaseError, ReplayError
+from tacit.measure.bounds import auc_bound, gaussian_auc
+from tacit.protect import Chain, Protection
+from tacit.protect import get as get_protection
+from tacit.protect.base import EMPIRICAL, MET, Batch, Draft, Plan
+from tacit.rng import Key
+from tacit.rows import blocks, norms
+from tacit.spec import require
+from tacit.types import Certificate, Cut, Release
+
+__all__ = ["Guard"]
+
+Probs = Tensor | Callable[[], Tensor]
+Watcher = Callable[[Cut, Release], None]
+
+# A correct draw fails the check of its size with probability below exp(-_SURE) each side.
+_SURE = 50.0
+
+
+@final
+class Guard:
+    """Protects the gradient at one cut: identity forward, protected gradient backward.
+
+    ``z = guard(bottom(x), y)`` in a training loop, or ``guard.release(cut)`` where the gradient is
+    at hand. Every release is checked before it is handed out: finite, right shape and type, noise
+    of the planned size in it, power within budget. If a check fails, nothing is released.
+
+    The noise key comes from the operating system; ``seed`` is for experiments only, since whoever
+    knows it can subtract the noise. The noise of a release is keyed by the step, the embedding, the
+    clean gradient and the spec: asking for a step again gives the same bytes, and a step with other
+    content is refused.
+
+    Args:
+        spec: the protection, such as ``"marvell(s=4)"``.
+        seed: replaces the secret key in experiments.
+        reduction: how the loss averages over the batch. With ``"mean"`` one example's gradient is
+            the batch size times what autograd shows; parameters in absolute units refer to it.
+        watch: called with every cut and release, e.g. a ``LeakMonitor``; it changes nothing.
+
+    >>> z = torch.ones(4, 2, requires_grad=True)
+    >>> guard = Guard("gaussian(sigma=1)", seed=7)
+    >>> guard(z, torch.tensor([0, 0, 1, 1])).sum().backward()
+    >>> bool((z.grad == 1).any())
+    False
+    """
+
+    def __init__(
+        self,
+        spec: str | Protection[Any] | Chain,
+        *,
+        seed: int | None = None,
+        reduction: Literal["mean", "sum"] = "mean",
+        watch: Watcher | None = None,
+    ) -> None:
+        require(reduction in ("mean", "sum"), "reduction must be mean or sum", reduction)
+        self.protection = get_protection(spec)
+        self._spec = str(self.protection)
+        self.counts: Counter[str] = Counter()
+        self._key = Key.fresh() if seed is None else Key.from_seed(seed)
+        self._mean = reduction == "mean"
+        self._watch = watch
+        self._memory: tuple[object, ...] | None = None
+        self._width: int | None = None
+        self._last: tuple[tuple[bytes, ...], Release] | None = None
+
+    def __call__(
+        self, z: Tensor, y: Tensor, *, ids: Tensor | None = None, probs: Probs | None = None
+    ) -> Tensor:
+        """Return ``z`` unchanged; the gradient that flows back through it is a release.
+
+        ``probs`` may be a function without arguments, called when the gradient arrives: by then
+        the predictions exist.
+        """
+        if y.dim() != 1 or len(y) != len(z):
+            raise InputError(f"labels must be [{len(z)}] like the embedding, got {tuple(y.shape)}")
+        step: list[int] = []
+
+        def protect(grads: Tensor) -> Tensor:
+            cut = Cut(
+                grads=grads,
+                labels=y,
+                probs=probs() if callable(probs) else probs,
+                ids=ids,
+                embeddings=z.detach(),
+                step=step[0] if step else None,
+                weight=1 / len(grads) if self._mean else 1.0,
+            )
+            release = self.release(cut)
+            step[:] = [release.step]
+            return release.grads
+
+        return _Seam.apply(z, protect) if z.requires_grad else z  # type: ignore[no-untyped-call]
+
+    def release(self, cut: Cut) -> Release:
+        """Return the protected gradients with their certificate, or raise and release nothing."""
+        batch = Batch.of(cut, needs=self.protection.needs)
+        width = batch.rows.shape[1]
+        if self._width not in (None, width):
+            raise InputError(f"a guard protects one cut, of width {self._width}, got {width}")
+        content = (cut.grads, cut.embeddings, cut.labels, cut.probs)
+        tags = tuple(b"" if part is None else self._key.tag(part) for part in content)
+        step = self._next_step(cut.step)
+        if self._last is not None and step == self._last[1].step:
+            return self._replayed(tags)
+        stream = self._key.stream("noise", step, *tags, self._spec)
+        draft = self.protection.apply(batch, stream, self._memory)
+        grads = draft.rows.to(cut.grads.dtype).reshape(cut.grads.shape)
+        release = Release(grads=grads, certificate=self._certify(batch, draft, grads), step=step)
+        self._memory, self._width, self._last = draft.memory, width, (tags, release)  # type: ignore[assignment]
+        self.counts[release.certificate.how] += 1
+        if self._watch is not None:
+            self._watch(cut, release)
+        return release
+
+    def _next_step(self, asked: int | None) -> int:
+        last = -1 if self._last is None else self._last[1].step
+        if asked is not None and asked < last:
+            raise ReplayError(
+                f"step {asked} was released before, step {last} is the last: a step that lies back "
+                "is not released again, because fresh noise could be averaged away"
+            )
+        return last + 1 if asked is None else asked
+
+    def _replayed(self, tags: tuple[bytes, ...]) -> Release:
+        if self._last is None or tags != self._last[0]:
+            raise ReplayError(
+                "this step was released with another embedding, gradient or label: two releases of "
+                "one step would let the noise be cancelled; take the next step"
+            )
+        return self._last[1]
+
+    def _certify(self, batch: Batch, draft: Draft, grads: Tensor) -> Certificate:
+        """Check the release against its plans and return what may be claimed of it."""
+        unit = 2.0 ** max(-500, min(500, batch.exponent or 0))
+        plans = draft.plans
+        power, measured = _check_release(
+            batch, plans, grads, unit, identity=self.protection.identity
+        )
+        claims = [plan for plan in plans if plan.sum_kl is not None]
+        best = min(claims, key=lambda plan: plan.sum_kl or 0.0, default=None)
+        kl = None if best is None else best.sum_kl
+        return Certificate(
+            spec=self._spec,
+            how=" | ".join(plan.how for plan in plans),
+            assumption=EMPIRICAL if best is None else best.assumption,
+            sum_kl=kl,
+            auc_bound=None if kl is None else auc_bound(kl),
+            gaussian_auc=None if kl is None else gaussian_auc(kl),
+            power=power * unit**2,
+            measured_power=measured * unit**2,
+        )
+
+    def __repr__(self) -> str:
+        return f"Guard({self._spec!r}, releases={self.counts.total()})"
+
+
+@final
+class _Seam(torch.autograd.Function):
+    """Identity forward; backward hands the gradient to the guard."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, protect: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: ANN401
+        ctx.protect = protect
+        return z.view_as(z)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        return ctx.protect(grads[0]), None
+
+
+def _check_release(
+    batch: Batch, plans: tuple[Plan[Any], ...], grads: Tensor, unit: float, *, identity: bool
+) -> tuple[float, float]:
+    """Return planned and measured noise power per row in units of ``unit**2``, or refuse."""
+    signal = all(plan.signal for plan in plans)
+    length = _noise_lengths(batch.rows if signal else None, grads, unit)
+    total = float(length @ length)
+    if not math.isfinite(total):
+        raise ReleaseError(
+            "the protected gradient is not finite: lower the loss scale or the noise"
+        )
+    planned, spread, peak = _planned(plans, batch.rows.shape, unit)
+    if planned == 0:
+        if total > 0 or not (identity or any(plan.how == MET for plan in plans)):
+            raise ReleaseError("the protection asked for did not run: nothing was released")
+        return 0.0, 0.0
+    shortest, longest = (value.item() for value in torch.aminmax(length))
+    # Every value of the release is at most one unit of gradient plus its row's noise.
+    rounding = 2 * batch.resolution * math.sqrt(grads.numel()) * (1 + longest)
+    _check_size(planned, spread, peak, math.sqrt(total), rounding)
+    if shortest == 0:
+        _check_resolved(batch, plans, length, unit)
+    return planned / len(grads), total / len(grads)
+
+
+def _noise_lengths(clean: Tensor | None, grads: Tensor, unit: float) -> Tensor:
+    """Return the length of each row's noise in the released bytes, in units of ``unit``."""
+    flat = grads.detach().reshape(len(grads), -1)
+    length = torch.empty(len(flat), dtype=torch.float64)
+    # Squares of float32 values are safe near one; elsewhere the units must go first.
+    early = not 2.0**-40 < unit < 2.0**40 or clean is None
+    for block in blocks(*flat.shape):
+        noise = flat[block] if clean is None else flat[block] - clean[block]
+        noise = noise.to(torch.promote_types(noise.dtype, torch.float32))
+        length[block] = torch.linalg.vector_norm(noise * (1 / unit) if early else noise, dim=1)
+    return length if early else length.mul_(1 / unit)
+
+
+def _planned(
+    plans: tuple[Plan[Any], ...], shape: torch.Size, unit: float
+) -> tuple[float, float, float]:
+    """Return trace, Frobenius norm and largest variance of the noise that counts.
+
+    Parts are independent, so traces add up; the other two add up at most.
+    """
+    trace, spread, peak = 0.0, 0.0, 0.0
+    for plan in plans:
+        sizes = [part.size(shape, unit) for part in plan.noise]
+        _check_budget(plan, sum(size[0] for size in sizes) / shape[0], unit)
+        if not plan.signal:
+            trace, spread, peak = 0.0, 0.0, 0.0
+        trace += sum(size[0] for size in sizes)
+        spread += sum(size[1] for size in sizes)
+        peak += sum(size[2] for size in sizes)
+    return trace, spread, peak
+
+
+def _check_size(planned: float, spread: float, peak: float, found: float, rounding: float) -> None:
+    """Refuse noise whose length no correct draw would have (Laurent and Massart 2000, Lemma 1)."""
+    low = math.sqrt(max(0.0, planned - 2 * spread * math.sqrt(_SURE))) * 0.999 - rounding
+    high = math.sqrt(planned + 2 * spread * math.sqrt(_SURE) + 2 * peak * _SURE) * 1.001 + rounding
+    if found == 0 or not low <= found <= high:
+        raise ReleaseError(
+            f"the noise in the release has length {found:.3g} instead of {math.sqrt(planned):.3g}, "
+            "relative to the largest gradient: nothing was released; raise the noise or use a "
+            "wider floating-point type"
+        )
+
+
+def _check_resolved(
+    batch: Batch, plans: tuple[Plan[Any], ...], length: Tensor, unit: float
+) -> None:
+    """Refuse rows whose noise is finer than the number format can show."""
+    shape = batch.rows.shape
+    planned = torch.zeros(shape[0], dtype=torch.float64)
+    for part in (part for plan in plans for part in plan.noise):
+        planned += part.traces(shape, unit)
+    silent = ((length == 0) & (planned > 0)).nonzero().squeeze(1)
+    if len(silent) == 0:
+        return
+    own = norms(batch.rows[silent.to(batch.rows.device)]).cpu()
+    lost = planned[silent].sqrt() < batch.resolution * own / unit
+    if bool(lost.any()):
+        raise ReleaseError(
+            f"the noise of {int(lost.sum())} rows is lost in rounding: nothing was released; raise "
+            "the noise, scale the loss down or use a wider floating-point type"
+        )
+
+
+def _check_budget(plan: Plan[Any], power: float, unit: float) -> None:
+    if plan.limit is not None and math.sqrt(power) * unit > plan.limit * (1 + 1e-9):
+        raise ReleaseError(
+            f"noise of root mean square length {math.sqrt(power) * unit:.6g} exceeds its budget "
+            f"{plan.limit:.6g}: nothing was released"
+        )

@@ -1,0 +1,48 @@
+"""Measures: scores, samples and probabilities judged against the truth.
+
+Pure functions of arrays; a thin stateful class (``LeakMeter``) where batches arrive one by one.
+Tensors, arrays and lists are all welcome, and nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+from tacit.measure.bounds import auc_bound, error_bound, gaussian_auc, sum_kl, sum_kl_for_error
+from tacit.measure.clustering import clustering_accuracy
+from tacit.measure.intervals import Interval, bootstrap_auc, null_band
+from tacit.measure.leak import (
+    auc,
+    best_threshold_accuracy,
+    detection_error,
+    leak_auc,
+    quantile_over_steps,
+    top_fraction,
+)
+from tacit.measure.pooled import LeakMeter, PooledLeak, pooled_leak
+from tacit.measure.tvd import tvd
+from tacit.measure.utility import accuracy, ace, log_loss, nce
+
+__all__ = [
+    "Interval",
+    "LeakMeter",
+    "PooledLeak",
+    "accuracy",
+    "ace",
+    "auc",
+    "auc_bound",
+    "best_threshold_accuracy",
+    "bootstrap_auc",
+    "clustering_accuracy",
+    "detection_error",
+    "error_bound",
+    "gaussian_auc",
+    "leak_auc",
+    "log_loss",
+    "nce",
+    "null_band",
+    "pooled_leak",
+    "quantile_over_steps",
+    "sum_kl",
+    "sum_kl_for_error",
+    "top_fraction",
+    "tvd",
+]

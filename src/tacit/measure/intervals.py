@@ -1,0 +1,108 @@
+"""How far chance alone can move an AUC: the bootstrap interval and the band of pure noise."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+
+from tacit.errors import InputError, ParameterError
+from tacit.measure._arrays import (
+    Values,
+    as_generator,
+    binary_labels,
+    open_fraction,
+    positive_count,
+)
+from tacit.measure._ranks import rank
+from tacit.measure._resample import Interval, percentiles, resampled_wins
+
+__all__ = ["Interval", "bootstrap_auc", "null_band", "null_width"]
+
+
+def bootstrap_auc(
+    scores: Values,
+    labels: Values,
+    *,
+    rng: np.random.Generator,
+    resamples: int = 200,
+    level: float = 0.95,
+) -> Interval:
+    """Return a bootstrap interval of ``auc``, drawing examples anew within each class.
+
+    The percentile interval with its tails widened from the normal to Student's t, because a sample
+    of m spreads like m - 1: without that, few positives give too short an interval. One example of
+    a class says nothing about its spread: the interval is then [0, 1].
+
+    Guarantee:
+        Asymptotic only. At an AUC of exactly 0 or 1 all resamples agree and the interval has no
+        width; compare with ``null_band`` then.
+
+    References:
+        Hesterberg, "What Teachers Should Know About the Bootstrap" (2015), the
+        expanded percentile interval, with m the size of the smaller class.
+
+    >>> import numpy as np
+    >>> y = np.arange(200) % 2
+    >>> low, high = bootstrap_auc(y + np.sin(np.arange(200)), y, rng=np.random.default_rng(0))
+    >>> round(low, 1), round(high, 1)
+    (0.8, 0.9)
+    """
+    ranked = rank(scores, labels)
+    count = positive_count(resamples, name="resamples")
+    drawn = resampled_wins(ranked, rng=as_generator(rng), resamples=count) / ranked.pairs
+    smaller = min(ranked.positives.size, ranked.negatives.size)
+    return percentiles(drawn, level=level, size=smaller, freedom=smaller - 1)
+
+
+def null_band(
+    labels: Values | None = None,
+    *,
+    positives: int | None = None,
+    negatives: int | None = None,
+    level: float = 0.95,
+) -> Interval:
+    """Return where ``leak_auc`` falls with probability ``level`` if the score knows nothing.
+
+    ``[0.5, 0.5 + z * sd]``, ``sd^2 = (n1 + n0 + 1) / (12 n1 n0)``, z the two-sided normal quantile
+    (leak AUC has no sign), cut at 1. Give the labels, or the two counts.
+
+    Guarantee:
+        The variance is exact for scores without ties, and too large with ties, which widens the
+        band; the normal shape is an approximation from about 5 examples of each class on.
+
+    References:
+        Mann and Whitney (1947), the variance of U.
+
+    >>> low, high = null_band(positives=6, negatives=122)
+    >>> low, round(high, 3)
+    (0.5, 0.738)
+    """
+    n1, n0 = _counts(labels, positives, negatives)
+    sd = math.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
+    return Interval(0.5, min(1.0, 0.5 + null_width(sd, level=level)))
+
+
+def null_width(sd: float, *, level: float) -> float:
+    """Return z * sd, where a normal deviation stays within z * sd with probability ``level``."""
+    return NormalDist().inv_cdf((1 + open_fraction(level, name="level")) / 2) * sd
+
+
+def _counts(labels: Values | None, n1: int | None, n0: int | None) -> tuple[int, int]:
+    """Return the two class counts, given as labels or as numbers but not as both."""
+    if labels is not None and n1 is None and n0 is None:
+        mask = binary_labels(labels)
+        n1 = int(np.count_nonzero(mask))
+        n0 = mask.size - n1
+    elif labels is not None or n1 is None or n0 is None:
+        raise ParameterError(
+            f"null_band takes labels alone, or positives and negatives, got positives={n1} and "
+            f"negatives={n0} {'with' if labels is not None else 'without'} labels; give one of both"
+        )
+    if min(n1, n0) < 1:
+        raise InputError(
+            f"both classes need an example, got {n1} positives and {n0} negatives; "
+            f"there is no AUC of one class"
+        )
+    return n1, n0

@@ -1,0 +1,264 @@
+"""What a protection is: a pure plan of noise for one batch, and one way to draw any plan.
+
+A protection looks at a :class:`Batch` and at what it remembers of earlier ones, and returns a
+:class:`Plan`: which noise each row gets, described by standard deviations and directions. It
+draws nothing itself. :func:`draw` draws every plan, and the guard can check what was released
+against what was planned, whatever the protection.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InputError
+from tacit.rng import Stream
+from tacit.rows import as_rows, blocks, exponent, working
+from tacit.spec import Registry, Specified
+from tacit.types import Cut
+
+__all__ = [
+    "BATCH",
+    "EMPIRICAL",
+    "MET",
+    "NOISE_ONLY",
+    "PROTECTIONS",
+    "RUNNING",
+    "Along",
+    "Batch",
+    "Draft",
+    "Isotropic",
+    "Plan",
+    "Protection",
+    "draw",
+    "noise_only",
+]
+
+M = TypeVar("M")
+
+BATCH = "from this batch"
+RUNNING = "from the running statistics of earlier batches"
+NOISE_ONLY = "noise without signal: the batch cannot support the protection, no earlier one did"
+MET = "target met without noise: the classes are this close already, under the assumption"
+EMPIRICAL = "empirical only: no bound is claimed"
+
+# The length of a row of pure noise, in units of one example's gradient. It must not depend on
+# labels, hence not on the gradients; a cross-entropy gradient of norm 1/16 is ordinary.
+_COLD_LENGTH = 2.0**-4
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """A cut that passed its checks: rows in a working type, and how coarse the release will be."""
+
+    rows: Tensor
+    labels: Tensor
+    probs: Tensor | None
+    weight: float
+    exponent: int | None
+    resolution: float
+
+    @classmethod
+    def of(cls, cut: Cut, *, needs: Collection[str] = ()) -> Batch:
+        """Return the checked rows of a cut, or say what is wrong with it."""
+        flat = as_rows(cut.grads.detach())
+        _check_column(cut.labels, "labels", len(flat))
+        if cut.probs is not None:
+            _check_column(cut.probs, "probs", len(flat))
+        if not (math.isfinite(cut.weight) and cut.weight > 0):
+            raise InputError(f"weight must be positive and finite, got {cut.weight}")
+        if "labels" in needs and not ((cut.labels == 0) | (cut.labels == 1)).all():
+            raise InputError(
+                f"labels must be 0 or 1 here, got {_other(cut.labels)}: map them first"
+            )
+        if "probs" in needs:
+            _check_probs(cut.probs)
+        return cls(
+            rows=working(flat).contiguous(),
+            labels=cut.labels.detach().to(flat.device),
+            probs=None if cut.probs is None else cut.probs.detach().double().to(flat.device),
+            weight=cut.weight,
+            exponent=exponent(flat),
+            resolution=torch.finfo(flat.dtype).eps,
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Isotropic:
+    """Noise with the same variance in every direction, for all rows or for some, in order."""
+
+    std: float
+    rows: Tensor | None = None
+
+    def inside(self, block: slice, total: int) -> Tensor | None:
+        """Return the noisy rows of a block by their place in it, or None for all of them."""
+        if self.rows is None or (block.start == 0 and block.stop == total):
+            return self.rows
+        ends = torch.searchsorted(self.rows, self.rows.new_tensor([block.start, block.stop]))
+        low, high = ends.tolist()
+        return self.rows[low:high] - block.start
+
+    def add_to(self, out: Tensor, block: slice, stream: Stream, total: int) -> None:
+        """Draw the noise of a block of rows into ``out``; rows without noise cost nothing."""
+        rows = self.inside(block, total)
+        count = len(out) if rows is None else len(rows)
+        normals = stream.normal(count, out.shape[1], dtype=out.dtype, device=out.device)
+        std = min(self.std, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
+        if rows is None:
+            out.add_(normals, alpha=std)
+        else:
+            out.index_add_(0, rows, normals, alpha=std)
+
+    def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
+        """Return trace, Frobenius norm and largest value of the covariance of all rows together.
+
+        In units of ``unit ** 2``.
+        """
+        count = shape[0] if self.rows is None else len(self.rows)
+        single = (self.std / unit) ** 2
+        return count * shape[1] * single, single * math.sqrt(count * shape[1]), single
+
+    def traces(self, shape: torch.Size, unit: float) -> Tensor:
+        """Return the trace of each row's covariance, in units of ``unit ** 2``."""
+        trace = torch.zeros(shape[0], dtype=torch.float64)
+        trace[slice(None) if self.rows is None else self.rows.cpu()] = 1.0
+        return trace * (shape[1] * (self.std / unit) ** 2)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Along:
+    """Noise along one direction of unit length, shared (``[d]``) or each row's own (``[B, d]``)."""
+
+    std: Tensor
+    direction: Tensor
+
+    def add_to(self, out: Tensor, block: slice, stream: Stream, total: int) -> None:  # noqa: ARG002
+        """Draw the noise of a block of rows into ``out``."""
+        normals = stream.normal(len(out), dtype=out.dtype, device=out.device)
+        steps = (normals * self.std[block]).to(out.dtype)
+        if self.direction.dim() == 1:
+            out.addr_(steps, self.direction.to(out.dtype))
+        else:
+            out.addcmul_(steps.unsqueeze(1), self.direction[block].to(out.dtype))
+
+    def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
+        """Return what :meth:`Isotropic.size` returns, for rank-one covariances."""
+        trace = self.traces(shape, unit)
+        return float(trace.sum()), math.sqrt(float(trace @ trace)), float(trace.max())
+
+    def traces(self, shape: torch.Size, unit: float) -> Tensor:  # noqa: ARG002
+        """Return the trace of each row's covariance, in units of ``unit ** 2``."""
+        return (self.std.cpu() / unit).square()
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan(Generic[M]):
+    """What a protection will do to one batch, before anything is drawn.
+
+    Attributes:
+        noise: independent parts, added up.
+        memory: what to remember for later batches.
+        how: where the parameters came from.
+        assumption: what must be true for ``sum_kl`` to hold.
+        sum_kl: computed from the standard deviations in ``noise``; None where nothing is claimed.
+        limit: the root of the allowed noise power per row; None without a budget.
+        signal: False releases the noise without the gradients.
+    """
+
+    noise: tuple[Isotropic | Along, ...]
+    memory: M | None
+    how: str
+    assumption: str = EMPIRICAL
+    sum_kl: float | None = None
+    limit: float | None = None
+    signal: bool = True
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Draft:
+    """Rows after a protection, not yet checked, with the plan of every stage."""
+
+    rows: Tensor
+    plans: tuple[Plan[Any], ...]
+    memory: object
+
+
+class Protection(Specified, ABC, Generic[M]):
+    """A transformation of cut gradients into something safer to release.
+
+    Subclasses are frozen dataclasses registered in ``PROTECTIONS``; their fields are parameters.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What must be in the cut besides gradients: ``"labels"`` (0 and 1), ``"probs"``."""
+    scale_free: ClassVar[bool] = True
+    """Whether multiplying all gradients by a factor multiplies the release by it."""
+    identity: ClassVar[bool] = False
+    """Whether releasing the gradients untouched is what was asked for."""
+    raw_rows: ClassVar[int] = 0
+    """How many rows of a batch the published rule leaves as they are."""
+
+    @abstractmethod
+    def plan(self, batch: Batch, memory: M | None) -> Plan[M]:
+        """Return the noise for this batch, given what earlier batches left in memory."""
+
+    def apply(self, batch: Batch, stream: Stream, memory: object) -> Draft:
+        """Return the rows with their noise drawn from the stream."""
+        plan = self.plan(batch, memory)  # type: ignore[arg-type]
+        return Draft(rows=draw(plan, batch.rows, stream), plans=(plan,), memory=plan.memory)
+
+
+PROTECTIONS: Registry[Protection[Any]] = Registry("protection")
+
+
+def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
+    """Return the rows (or zeros, without signal) plus every part of the plan's noise."""
+    out = torch.empty_like(rows)
+    for block in blocks(*rows.shape):
+        part = out[block]
+        part.copy_(rows[block]) if plan.signal else part.zero_()
+        for noise in plan.noise:
+            noise.add_to(part, block, stream, len(rows))
+    return out
+
+
+def noise_only(batch: Batch, memory: M | None) -> Plan[M]:
+    """Return the plan of last resort: noise at a scale that no label has touched."""
+    std = _COLD_LENGTH * batch.weight / math.sqrt(batch.rows.shape[1])
+    return Plan(
+        noise=(Isotropic(std=std),),
+        memory=memory,
+        how=NOISE_ONLY,
+        assumption="none: the release holds no gradient, only that the batch was such a one",
+        sum_kl=0.0,
+        signal=False,
+    )
+
+
+def _check_column(column: Tensor, name: str, length: int) -> None:
+    if column.dim() != 1 or len(column) != length:
+        raise InputError(
+            f"{name} must be [{length}] like the gradients' rows, got {tuple(column.shape)}"
+        )
+
+
+def _check_probs(probs: Tensor | None) -> None:
+    if probs is None:
+        raise InputError("this protection needs predicted probabilities: pass probs=")
+    if not ((probs >= 0) & (probs <= 1)).all():
+        raise InputError("probs must lie between 0 and 1: pass probabilities, not logits")
+
+
+def _other(labels: Tensor) -> object:
+    return labels[(labels != 0) & (labels != 1)][0].item()

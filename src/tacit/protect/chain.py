@@ -1,0 +1,75 @@
+"""Protections one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from tacit.protect.base import PROTECTIONS, Batch, Draft, Protection
+from tacit.rng import Stream
+from tacit.rows import exponent
+from tacit.spec import parse
+
+__all__ = ["Chain", "get"]
+
+
+@final
+@dataclass(frozen=True)
+class Chain:
+    """Several protections, each applied to what the one before it made; also just one.
+
+    Guarantee: that of any stage; what later stages add is independent of the labels given the
+    earlier release or is itself noise, and processing cannot undo a bound.
+
+    >>> str(get("max_norm|gaussian( 0.10 )"))
+    'max_norm | gaussian(sigma=0.1)'
+    """
+
+    stages: tuple[Protection[Any], ...]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What any of the stages needs in the cut."""
+        return frozenset().union(*(stage.needs for stage in self.stages))
+
+    @property
+    def identity(self) -> bool:
+        """Whether no stage changes anything."""
+        return all(stage.identity for stage in self.stages)
+
+    @property
+    def raw_rows(self) -> int:
+        """How many rows of a batch every stage may leave as they are."""
+        return min(stage.raw_rows for stage in self.stages)
+
+    @property
+    def scale_free(self) -> bool:
+        """Whether no stage has parameters in absolute units."""
+        return all(stage.scale_free for stage in self.stages)
+
+    def apply(self, batch: Batch, stream: Stream, memory: tuple[object, ...] | None) -> Draft:
+        """Return the rows after the last stage, with every stage's plan."""
+        memories = memory or (None,) * len(self.stages)
+        drafts: list[Draft] = []
+        for stage, remembered in zip(self.stages, memories, strict=True):
+            if drafts:
+                rows = drafts[-1].rows
+                batch = replace(batch, rows=rows, exponent=exponent(rows, name="chained grads"))
+            drafts.append(stage.apply(batch, stream, remembered))
+        return Draft(
+            rows=drafts[-1].rows,
+            plans=tuple(plan for draft in drafts for plan in draft.plans),
+            memory=tuple(draft.memory for draft in drafts),
+        )
+
+    def __str__(self) -> str:
+        return " | ".join(str(stage) for stage in self.stages)
+
+
+def get(spec: str | Protection[Any] | Chain) -> Chain:
+    """Return the protection that a spec string describes, as a chain of one stage or more."""
+    if isinstance(spec, Chain):
+        return spec
+    if isinstance(spec, Protection):
+        return Chain((spec,))
+    return Chain(tuple(PROTECTIONS.build(item) for item in parse(spec, kind="protection")))

@@ -1,0 +1,127 @@
+"""The records that the parts of tacit hand to each other. All of them are frozen.
+
+The label party sees a :class:`Cut` and makes a :class:`Release` with a :class:`Certificate`.
+The feature party sees a :class:`View` (or a whole :class:`Tape` of them), in which there is no
+place for a label: what an attacker may know besides the release is spelt out in :class:`Known`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, final, runtime_checkable
+
+from torch import Tensor
+
+__all__ = ["Certificate", "Cut", "Known", "Release", "Tape", "View"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cut:
+    """What the label party has before a release: one gradient and one label per example.
+
+    Attributes:
+        grads: ``[B, ...]``, the loss gradient at the cut; trailing dimensions are one row.
+        labels: ``[B]`` class indices; binary protections take 0 and 1.
+        probs: ``[B]`` predicted probabilities of the positive class, where a protection needs them.
+        ids: ``[B]`` example ids, for accounting.
+        embeddings: what the feature party sent for this step; it keys the noise (see ``Guard``).
+        step: the number of the release; ``None`` takes the next one.
+        weight: the factor of one example's loss in the loss that was differentiated, ``1 / B``
+            under mean reduction; parameters in absolute units refer to the gradient of one
+            example's own loss, ``grads / weight``.
+    """
+
+    grads: Tensor
+    labels: Tensor
+    probs: Tensor | None = None
+    ids: Tensor | None = None
+    embeddings: Tensor | None = None
+    step: int | None = None
+    weight: float = 1.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What is claimed of one release, how it was obtained and under which assumption it holds.
+
+    Attributes:
+        spec: the protection that ran.
+        how: where its parameters came from, e.g. this batch or the running class statistics.
+        assumption: what must be true for the numbers to hold, or "empirical only".
+        sum_kl: symmetrised KL divergence between the released gradients of the two classes,
+            recomputed from the noise that was drawn; ``None`` where nothing is claimed.
+        auc_bound: no score of one release has a higher AUC, by Theorem 1; ``None`` likewise.
+        gaussian_auc: the AUC of the best score for two equal Gaussians at this ``sum_kl``.
+            A reference value, not a bound.
+        power: expected squared norm of the noise, averaged over the rows of the batch.
+        measured_power: squared norm of the noise in the released bytes, averaged over the rows.
+    """
+
+    spec: str
+    how: str
+    assumption: str
+    sum_kl: float | None
+    auc_bound: float | None
+    gaussian_auc: float | None
+    power: float
+    measured_power: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Release:
+    """What the label party sends (``grads``) and what it keeps (everything else).
+
+    The certificate is computed from labels: it stays at the label party.
+    """
+
+    grads: Tensor
+    certificate: Certificate
+    step: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Known:
+    """What an attacker knows besides the release. Nothing by default.
+
+    Attributes:
+        positive: one clean gradient of a positive example.
+        hints: rows of the batch known to be positive, as indices or as a mask ``[B]``.
+        centres: ``[classes, ...]``, the centre of each class's gradients, class 0 first.
+        labelled: ``(indices, classes)`` of the examples whose class is known.
+        prior: ``[classes]``, how frequent each class is.
+        classes: how many classes there are.
+    """
+
+    positive: Tensor | None = None
+    hints: Tensor | None = None
+    centres: Tensor | None = None
+    labelled: tuple[Tensor, Tensor] | None = None
+    prior: Tensor | None = None
+    classes: int | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """What the feature party sees of one step: no labels, by type."""
+
+    grads: Tensor
+    embeddings: Tensor | None = None
+    ids: Tensor | None = None
+    known: Known = field(default_factory=Known)
+    step: int | None = None
+    epoch: int | None = None
+
+
+@runtime_checkable
+class Tape(Protocol):
+    """Everything the feature party saw, in order: an iterable of views with ids and epochs."""
+
+    def __iter__(self) -> Iterator[View]:
+        """Yield one view per release, oldest first, any number of times."""
+        ...

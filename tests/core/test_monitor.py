@@ -1,0 +1,58 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tacit import Guard, LeakMonitor
+from tacit.errors import ParameterError, SpecError
+from tacit.measure import auc
+from tacit.testing import low_rank_cut
+
+ALL = ["norm", "cosine", "majority", "hint(5)", "mean", "median", "energy", "principal"]
+
+
+def _watch(spec, attacks, *, seeds=8, **options):
+    monitor = LeakMonitor(attacks, **options)
+    guard = Guard(spec, seed=3, watch=monitor)
+    for seed in range(seeds):
+        guard.release(low_rank_cut(512, 64, seed=seed))
+    return monitor.report()
+
+
+def test_every_attack_reports_on_unprotected_gradients():
+    report = _watch("none", ALL)
+    assert list(report) == [str(Guard and name) if "(" not in name else "hint" for name in ALL]
+    for name in ("cosine", "majority", "hint", "mean", "median", "principal"):
+        assert report[name].leak_auc > 0.99, name
+    assert report["norm"].leak_auc > 0.85
+    assert all(leak.batches == 8 and leak.examples == 8 * 512 for leak in report.values())
+
+
+def test_published_numbers_on_low_rank_gradients():
+    """Marvell at s=4 holds against norm and cosine and fails against energy: say both."""
+    report = _watch("marvell(s=4)", ALL)
+    assert report["norm"].leak_auc < 0.6
+    assert 0.58 < report["cosine"].leak_auc < 0.7
+    assert report["energy"].leak_auc > 0.95
+
+
+def test_it_looks_at_every_nth_release():
+    assert _watch("none", ["norm"], every=3)["norm"].batches == 3
+    with pytest.raises(ParameterError, match="every must be at least 1"):
+        LeakMonitor(every=0)
+    with pytest.raises(SpecError, match="did you mean 'cosine'"):
+        LeakMonitor(["cosin"])
+
+
+def test_batches_without_positives_are_passed_over():
+    monitor = LeakMonitor(["norm", "cosine"])
+    guard = Guard("gaussian(1)", seed=1, watch=monitor)
+    cut = low_rank_cut(64, 8)
+    guard.release(replace(cut, labels=torch.zeros_like(cut.labels)))
+    assert monitor.report() == {}
+    guard.release(cut)
+    report = monitor.report()
+    assert report["norm"].batches == 1
+    assert report["norm"].skipped == 1
+    expected = auc(guard.release(replace(cut, step=1)).grads.norm(dim=1), cut.labels)
+    assert report["norm"].leak_auc == pytest.approx(max(expected, 1 - expected), abs=1e-12)

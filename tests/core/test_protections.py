@@ -1,0 +1,232 @@
+"""The contract over everything registered, and what each protection promises on its own."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+from tacit import Cut, Guard, measure, protect
+from tacit.errors import ReleaseError
+from tacit.protect.base import NOISE_ONLY, RUNNING, Along, Batch, Isotropic, Plan, Protection
+from tacit.protect.statistics import ClassStatistics, split
+from tacit.rng import Key
+from tacit.testing import ProtectionContract, low_rank_cut
+
+EXAMPLES = {
+    "none": ["none"],
+    "gaussian": ["gaussian(0.1)", "gaussian(100)"],
+    "iso": ["iso(1)", "iso(t=25)"],
+    "max_norm": ["max_norm", "max_norm | gaussian(0.05)"],
+    "max_norm_positive": ["max_norm_positive"],
+    "marvell": ["marvell(s=4)", "marvell(s=0.1)", "marvell(sum_kl=0.16)", "marvell(error=0.4)"],
+}
+SPECS = [spec for name in protect.PROTECTIONS.names() for spec in EXAMPLES.get(name, [name])]
+
+
+@pytest.mark.parametrize("check", ProtectionContract.checks())
+@pytest.mark.parametrize("spec", SPECS)
+def test_contract(spec, check):
+    getattr(ProtectionContract(spec), check)()
+
+
+@dataclass(frozen=True)
+class Broken(Protection[None]):
+    """A protection with one fault."""
+
+    fault: str = "raw"
+
+    def plan(self, batch: Batch, memory: None) -> Plan[None]:
+        if self.fault == "raw":
+            return Plan(noise=(), memory=None, how="x")
+        if self.fault == "mutates":
+            batch.rows.mul_(2.0)
+        return Plan(noise=(Isotropic(std=0.5),), memory=None, how="x")
+
+    def apply(self, batch: Batch, stream: Any, memory: Any) -> Any:
+        draft = super().apply(batch, stream, memory)
+        if self.fault == "forgets":
+            return replace(draft, rows=batch.rows.clone())
+        if self.fault == "doubles":
+            return replace(draft, rows=2 * draft.rows - batch.rows)
+        if self.fault == "nan":
+            return replace(draft, rows=draft.rows * math.nan)
+        return draft
+
+
+def _run_contract(protection):
+    contract = ProtectionContract(protection)
+    for check in contract.checks():
+        if check != "check_prints_back":  # it is not registered
+            getattr(contract, check)()
+
+
+@pytest.mark.parametrize("fault", ["raw", "mutates", "forgets", "doubles", "nan", "absolute"])
+def test_the_contract_catches_a_broken_protection(fault):
+    with pytest.raises((AssertionError, ReleaseError)):
+        _run_contract(Broken(fault))
+
+
+@pytest.mark.parametrize("fault", ["raw", "forgets", "doubles", "nan"])
+def test_the_guard_releases_nothing_when_a_protection_misbehaves(fault):
+    guard = Guard(Broken(fault), seed=1)
+    with pytest.raises(ReleaseError):
+        guard.release(low_rank_cut())
+    assert guard.counts.total() == 0
+
+
+def test_gaussian_is_in_units_of_one_examples_gradient():
+    """With mean reduction autograd shows g / B; the noise shrinks with it."""
+    z = torch.zeros(1000, 64, requires_grad=True)
+    y = torch.arange(1000) % 2
+    for reduction, scale in (("mean", 1 / 1000), ("sum", 1.0)):
+        z.grad = None
+        out = Guard("gaussian(sigma=0.5)", seed=3, reduction=reduction)(z, y)
+        (out.sum() * scale).backward()
+        noise = z.grad / scale - 1
+        tolerance = stats.norm.isf(1e-9) * math.sqrt(0.5 / noise.numel())
+        assert abs(float(noise.std()) / 0.5 - 1) < tolerance
+
+
+def test_iso_has_the_published_variance():
+    cut = low_rank_cut(512, 32)
+    plan = protect.Iso(t=3.0).plan(Batch.of(cut), None)
+    largest = float(cut.grads.double().norm(dim=1).max())
+    assert plan.noise[0].std ** 2 == pytest.approx(3 / 32 * largest**2, rel=1e-6)
+
+
+def test_max_norm_lifts_every_row_to_the_longest():
+    cut = low_rank_cut(256, 16, dtype=torch.float64)
+    (part,) = protect.MaxNorm().plan(Batch.of(cut), None).noise
+    length = cut.grads.norm(dim=1)
+    expected = length**2 + part.std**2
+    assert torch.allclose(expected, length.max() ** 2 * torch.ones(256, dtype=torch.float64))
+    sigma = (length.max() ** 2 / length**2 - 1).clamp_min(0).sqrt()
+    assert torch.allclose(part.std, sigma * length, atol=1e-7)
+
+
+def test_max_norm_positive_follows_algorithm_5():
+    cut = low_rank_cut(256, 16, dtype=torch.float64)
+    (part,) = protect.MaxNormPositive().plan(Batch.of(cut), None).noise
+    p, y = cut.probs.double(), cut.labels
+    p_min = min(float(p[i]) for i in range(256) if y[i] == 1)
+    for i in range(256):
+        ratio = (1 - p_min) / (1 - float(p[i])) if y[i] == 1 else (1 - p_min) / float(p[i])
+        sigma = math.sqrt(max(ratio**2 - 1, 0))
+        assert float(part.std[i]) == pytest.approx(sigma * float(cut.grads[i].norm()), abs=1e-6)
+
+
+def test_statistics_match_the_obvious_formula():
+    for dtype, scale in ((torch.float32, 1.0), (torch.float64, 1e-200), (torch.float32, 1e-30)):
+        cut = low_rank_cut(3000, 100, dtype=dtype)
+        cut = replace(cut, grads=cut.grads * scale)
+        found = ClassStatistics.of(Batch.of(cut), *split(cut.labels))
+        g = cut.grads.double() / 2.0**found.exponent
+        one, zero = g[cut.labels == 1], g[cut.labels == 0]
+        assert torch.allclose(found.difference, one.mean(0) - zero.mean(0), rtol=1e-9)
+        assert found.v == pytest.approx(float(one.var(0, correction=0).mean()), rel=1e-9)
+        assert found.u == pytest.approx(float(zero.var(0, correction=0).mean()), rel=1e-9)
+        assert (found.positive, found.negative) == (len(one) / 3000, len(zero) / 3000)
+
+
+@pytest.mark.parametrize("spec", ["marvell(s=4)", "marvell(sum_kl=0.64)", "marvell(error=0.4)"])
+@pytest.mark.parametrize("positives_wider", [True, False])
+def test_marvell_certificate_is_the_divergence_of_the_noise_it_drew(spec, positives_wider):
+    """Recompute it from the plan with full matrices, by a formula written elsewhere."""
+    cut = low_rank_cut(400, 6, dtype=torch.float64)
+    if not positives_wider:
+        cut = replace(cut, labels=1 - cut.labels)
+    batch = Batch.of(cut)
+    plan = protect.get(spec).stages[0].plan(batch, None)
+    found = ClassStatistics.of(batch, *split(cut.labels))
+    unit = 2.0**found.exponent
+    covariance = [found.u * torch.eye(6).double(), found.v * torch.eye(6).double()]
+    for part in plan.noise:
+        if isinstance(part, Isotropic):
+            side = int(cut.labels[part.rows[0]])
+            covariance[side] = covariance[side] + (part.std / unit) ** 2 * torch.eye(6).double()
+        elif isinstance(part, Along):
+            for side in (0, 1):
+                std = float(part.std[cut.labels == side][0]) / unit
+                covariance[side] = covariance[side] + std**2 * part.direction.outer(part.direction)
+    zero = torch.zeros(6).double()
+    expected = measure.sum_kl(found.difference, covariance[1], zero, covariance[0])
+    certificate = Guard(spec, seed=1).release(cut).certificate
+    assert certificate.sum_kl == pytest.approx(expected, rel=1e-9)
+    assert certificate.auc_bound == measure.auc_bound(certificate.sum_kl)
+    assert certificate.gaussian_auc == measure.gaussian_auc(certificate.sum_kl)
+    if "s=" in spec:
+        assert certificate.power == pytest.approx(4 * found.gap * unit**2, rel=1e-9)
+    else:
+        assert certificate.sum_kl == pytest.approx(0.64 if "sum_kl" in spec else 0.16, rel=1e-9)
+
+
+def test_marvell_falls_back_on_running_statistics_then_on_noise():
+    ordinary, other = low_rank_cut(64, 8), low_rank_cut(64, 8, seed=1)
+    lonely = torch.zeros(64, dtype=torch.int64)
+    lonely[5] = 1
+    for labels in (torch.zeros_like(lonely), torch.ones_like(lonely), lonely, 1 - lonely):
+        cut = replace(other, labels=labels)
+        guard = Guard("marvell(s=4)", seed=1)
+        cold = guard.release(cut)
+        assert cold.certificate.how == NOISE_ONLY
+        assert cold.certificate.sum_kl == 0
+        guard.release(ordinary)
+        warm = guard.release(cut)
+        assert warm.certificate.how == RUNNING
+        assert guard.counts[RUNNING] == guard.counts[NOISE_ONLY] == 1
+        # Close to the gradients, but as noisy as an ordinary batch: power s * gap on average.
+        assert warm.certificate.measured_power > 0
+
+
+def test_noise_without_signal_holds_no_signal():
+    """The same key and step with other gradients of the same batch: only the noise's key moves."""
+    labels = torch.zeros(4096, dtype=torch.int64)
+    direction = torch.ones(16)
+    cut = Cut(grads=direction.expand(4096, 16) * 1.0, labels=labels)
+    out = Guard("marvell(s=4)", seed=1).release(cut).grads
+    z = float(out.mean()) / (float(out.std()) / math.sqrt(out.numel()))
+    assert abs(z) < stats.norm.isf(1e-9)
+    assert float(out.norm(dim=1).mean()) == pytest.approx(2**-4, rel=0.02)
+
+
+def test_running_statistics_are_blended():
+    a, b = low_rank_cut(64, 8), low_rank_cut(64, 8, seed=1)
+    b = replace(b, grads=b.grads * 2.0**20)
+    one, two = (ClassStatistics.of(Batch.of(c), *split(c.labels)) for c in (a, b))
+    mixed = one.blend(two, keep=0.5)
+    unit = 2.0**mixed.exponent
+    expected = 0.5 * one.difference * 2.0**one.exponent + 0.5 * two.difference * 2.0**two.exponent
+    assert torch.allclose(mixed.difference * unit, expected, rtol=1e-12)
+    expected_u = 0.5 * one.u * 4.0**one.exponent + 0.5 * two.u * 4.0**two.exponent
+    assert mixed.u * unit**2 == pytest.approx(expected_u, rel=1e-12)
+
+
+def test_chain_keeps_the_best_certificate_and_adds_up_the_power():
+    cut = low_rank_cut(512, 16)
+    alone = Guard("marvell(s=4)", seed=1).release(cut).certificate
+    chained = Guard("marvell(s=4) | gaussian(1)", seed=1).release(cut).certificate
+    assert chained.sum_kl == pytest.approx(alone.sum_kl, rel=1e-9)
+    assert chained.power == pytest.approx(alone.power + 16, rel=1e-6)
+    assert Guard("max_norm | iso(1)", seed=1).release(cut).certificate.sum_kl is None
+
+
+def test_a_target_that_is_met_already_is_said_so():
+    grads = torch.randn(512, 16, generator=torch.Generator().manual_seed(0))
+    labels = (torch.arange(512) % 4 == 0).long()
+    release = Guard("marvell(sum_kl=100)", seed=1).release(Cut(grads=grads, labels=labels))
+    assert "without noise" in release.certificate.how
+    assert release.certificate.power == 0
+    assert torch.equal(release.grads, grads)
+
+
+def test_streams_of_two_stages_are_not_the_same_numbers():
+    cut = low_rank_cut(64, 8)
+    draft = protect.get("gaussian(1) | gaussian(1)").apply(
+        Batch.of(cut), Key.from_seed(1).stream("x"), None
+    )
+    noise = draft.rows - cut.grads
+    # Two independent unit normals: variance 2. The same one twice would give 4.
+    assert float(noise.var()) == pytest.approx(2, abs=6 * 2 * math.sqrt(2 / noise.numel()))
