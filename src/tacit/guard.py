@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -17,13 +19,14 @@ from tacit.protect import Chain, Protection
 from tacit.protect import get as get_protection
 from tacit.protect.base import EMPIRICAL, MET, Batch, Draft, Plan
 from tacit.rng import Key
-from tacit.rows import blocks, norms
+from tacit.rows import blocks, norms, on_host, working
 from tacit.spec import require
 from tacit.types import Certificate, Cut, Release
 
 __all__ = ["Guard"]
 
 Probs = Tensor | Callable[[], Tensor]
+Vector = npt.NDArray[np.float64]
 Watcher = Callable[[Cut, Release], None]
 
 # A correct draw fails the check of its size with probability below exp(-_SURE) each side.
@@ -110,8 +113,9 @@ class Guard:
         width = batch.rows.shape[1]
         if self._width not in (None, width):
             raise InputError(f"a guard protects one cut, of width {self._width}, got {width}")
-        content = (cut.grads, cut.embeddings, cut.labels, cut.probs)
+        content = (cut.grads, cut.embeddings, cut.probs)
         tags = tuple(b"" if part is None else self._key.tag(part) for part in content)
+        tags += (self._key.digest(batch.labels.tobytes()),)
         step = self._next_step(cut.step)
         if self._last is not None and step == self._last[1].step:
             return self._replayed(tags)
@@ -188,7 +192,7 @@ def _check_release(
     """Return planned and measured noise power per row in units of ``unit**2``, or refuse."""
     signal = all(plan.signal for plan in plans)
     length = _noise_lengths(batch.rows if signal else None, grads, unit)
-    total = float(length @ length)
+    total = float(np.square(length).sum())
     if not math.isfinite(total):
         raise ReleaseError(
             "the protected gradient is not finite: lower the loss scale or the noise"
@@ -198,26 +202,25 @@ def _check_release(
         if total > 0 or not (identity or any(plan.how == MET for plan in plans)):
             raise ReleaseError("the protection asked for did not run: nothing was released")
         return 0.0, 0.0
-    shortest, longest = (value.item() for value in torch.aminmax(length))
     # Every value of the release is at most one unit of gradient plus its row's noise.
-    rounding = 2 * batch.resolution * math.sqrt(grads.numel()) * (1 + longest)
+    rounding = 2 * batch.resolution * math.sqrt(grads.numel()) * (1 + float(length.max()))
     _check_size(planned, spread, peak, math.sqrt(total), rounding)
-    if shortest == 0:
+    if length.min() == 0:
         _check_resolved(batch, plans, length, unit)
     return planned / len(grads), total / len(grads)
 
 
-def _noise_lengths(clean: Tensor | None, grads: Tensor, unit: float) -> Tensor:
+def _noise_lengths(clean: Tensor | None, grads: Tensor, unit: float) -> Vector:
     """Return the length of each row's noise in the released bytes, in units of ``unit``."""
-    flat = grads.detach().reshape(len(grads), -1)
-    length = torch.empty(len(flat), dtype=torch.float64)
+    flat = grads.detach().reshape(grads.shape[0], -1)
     # Squares of float32 values are safe near one; elsewhere the units must go first.
-    early = not 2.0**-40 < unit < 2.0**40 or clean is None
+    early = 1.0 if 2.0**-40 < unit < 2.0**40 and clean is not None else 1 / unit
+    found = []
     for block in blocks(*flat.shape):
-        noise = flat[block] if clean is None else flat[block] - clean[block]
-        noise = noise.to(torch.promote_types(noise.dtype, torch.float32))
-        length[block] = torch.linalg.vector_norm(noise * (1 / unit) if early else noise, dim=1)
-    return length if early else length.mul_(1 / unit)
+        noise = working(flat[block] if clean is None else flat[block] - clean[block])
+        noise = noise if early == 1.0 else noise * early
+        found.append(on_host(torch.linalg.vector_norm(noise, dim=1)))
+    return np.concatenate(found).astype(np.float64) / (early * unit)
 
 
 def _planned(
@@ -252,14 +255,14 @@ def _check_size(planned: float, spread: float, peak: float, found: float, roundi
 
 
 def _check_resolved(
-    batch: Batch, plans: tuple[Plan[Any], ...], length: Tensor, unit: float
+    batch: Batch, plans: tuple[Plan[Any], ...], length: Vector, unit: float
 ) -> None:
     """Refuse rows whose noise is finer than the number format can show."""
     shape = batch.rows.shape
     planned = torch.zeros(shape[0], dtype=torch.float64)
     for part in (part for plan in plans for part in plan.noise):
         planned += part.traces(shape, unit)
-    silent = ((length == 0) & (planned > 0)).nonzero().squeeze(1)
+    silent = ((torch.from_numpy(length) == 0) & (planned > 0)).nonzero().squeeze(1)
     if len(silent) == 0:
         return
     own = norms(batch.rows[silent.to(batch.rows.device)]).cpu()

@@ -73,10 +73,16 @@ class Key:
         GMAC under a key of its own: a universal hash, so whoever does not hold the key cannot
         choose two tensors with the same tag. Tags feed :meth:`stream` and are never sent.
         """
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        form = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
-        content = self._tagger.encrypt(_NONCE[:12], b"", flat.numpy().data)
-        return hmac.digest(self._secret, b"tag" + form + content, "sha256")[:16]
+        plain = tensor.detach()
+        if plain.device.type != "cpu" or not plain.is_contiguous():
+            plain = plain.cpu().contiguous()
+        content = plain.view(-1).view(torch.uint8).numpy().data
+        form = f"{tensor.dtype}{list(tensor.shape)}".encode()
+        return self.digest(form + self._tagger.encrypt(_NONCE[:12], b"", content))
+
+    def digest(self, content: bytes) -> bytes:
+        """Return 16 bytes that stand for a short content; like tags, never sent."""
+        return hmac.digest(self._secret, b"digest" + content, "sha256")[:16]
 
     def __repr__(self) -> str:
         return "Key(hidden)"
@@ -116,7 +122,9 @@ class Stream:
             flat = self._box_muller(count, torch.int32, torch.float32)
         else:
             raise InputError(f"normals come as floating point, got {dtype}: use float32")
-        return flat.reshape(shape).to(device=device, dtype=dtype)
+        if flat.dtype != dtype or device != flat.device:
+            flat = flat.to(device=device, dtype=dtype)
+        return flat.view(shape)
 
     def _box_muller(self, count: int, word: torch.dtype, real: torch.dtype) -> Tensor:
         """Two words give two normals: ``sqrt(-2 ln a) * (cos, sin)(2 pi b)``."""
@@ -125,20 +133,21 @@ class Stream:
         uniform = self._words(2 * half, word).to(real)
         radius, angle = uniform[:half], uniform[half:]
         # Near zero, where the tails come from, the magnitude of a word is exact in floating point.
-        radius.abs_().add_(0.5).mul_(2.0 ** (1 - bits)).log_().mul_(-2.0).sqrt_()
-        angle.mul_(math.pi * 2.0 ** (1 - bits))
-        out = torch.empty_like(uniform)
-        torch.cos(angle, out=out[:half]).mul_(radius)
-        torch.sin(angle, out=out[half:]).mul_(radius)
-        return out[:count]
+        least = torch.tensor(2.0**-bits, dtype=real)
+        torch.add(least, radius.abs_(), alpha=2.0 ** (1 - bits), out=radius)
+        radius.log_().mul_(-2.0).sqrt_()
+        cosine = angle.mul_(math.pi * 2.0 ** (1 - bits)).cos()
+        angle.sin_().mul_(radius)
+        radius.mul_(cosine)
+        return uniform[:count]
 
     def _words(self, count: int, word: torch.dtype) -> Tensor:
-        raw = bytearray(count * word.itemsize)
-        room = memoryview(raw)
-        for start in range(0, len(raw), len(_ZEROS)):
+        words = torch.empty(count, dtype=word)
+        room = words.view(torch.uint8).numpy().data
+        for start in range(0, room.nbytes, len(_ZEROS)):
             part = room[start : start + len(_ZEROS)]
             self._cipher.update_into(_ZEROS[: len(part)], part)
-        return torch.frombuffer(raw, dtype=word) if raw else torch.empty(0, dtype=word)
+        return words
 
 
 def _derive(secret: bytes, context: tuple[int | str | bytes, ...]) -> bytes:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tacit.errors import InputError
 
-__all__ = ["FLOATS", "as_rows", "blocks", "exponent", "norms", "unit_rows", "working"]
+__all__ = [
+    "FLOATS",
+    "as_rows",
+    "blocks",
+    "exponent",
+    "norms",
+    "on_host",
+    "to_place",
+    "unit_rows",
+    "working",
+]
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _BLOCK = 1 << 18
@@ -48,6 +60,20 @@ def blocks(count: int, width: int) -> Iterator[slice]:
 def working(rows: Tensor) -> Tensor:
     """Return the rows in a type fit for arithmetic: 16-bit floats become ``float32``."""
     return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+
+
+def on_host(tensor: Tensor) -> npt.NDArray[Any]:
+    """Return a small tensor as a numpy array; types that numpy lacks become ``float32``."""
+    plain = tensor.detach()
+    plain = plain if plain.device.type == "cpu" else plain.cpu()
+    array: npt.NDArray[Any] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    return array
+
+
+def to_place(array: npt.NDArray[Any], like: Tensor) -> Tensor:
+    """Return a numpy array as a tensor on the device of another."""
+    tensor = torch.from_numpy(array)
+    return tensor if like.device.type == "cpu" else tensor.to(like.device)
 
 
 def exponent(rows: Tensor, *, name: str = "grads") -> int | None:

@@ -14,12 +14,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, final
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tacit.errors import InputError
 from tacit.rng import Stream
-from tacit.rows import as_rows, blocks, exponent, working
+from tacit.rows import as_rows, blocks, exponent, on_host, working
 from tacit.spec import Registry, Specified
 from tacit.types import Cut
 
@@ -56,10 +57,13 @@ _COLD_LENGTH = 2.0**-4
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """A cut that passed its checks: rows in a working type, and how coarse the release will be."""
+    """A cut that passed its checks: rows in a working type, and how coarse the release will be.
+
+    Labels are on the host, because what is computed from them alone is small.
+    """
 
     rows: Tensor
-    labels: Tensor
+    labels: npt.NDArray[Any]
     probs: Tensor | None
     weight: float
     exponent: int | None
@@ -69,20 +73,19 @@ class Batch:
     def of(cls, cut: Cut, *, needs: Collection[str] = ()) -> Batch:
         """Return the checked rows of a cut, or say what is wrong with it."""
         flat = as_rows(cut.grads.detach())
-        _check_column(cut.labels, "labels", len(flat))
+        _check_column(cut.labels, "labels", flat.shape[0])
+        labels = on_host(cut.labels)
+        if "labels" in needs:
+            _check_binary(labels)
         if cut.probs is not None:
-            _check_column(cut.probs, "probs", len(flat))
-        if not (math.isfinite(cut.weight) and cut.weight > 0):
-            raise InputError(f"weight must be positive and finite, got {cut.weight}")
-        if "labels" in needs and not ((cut.labels == 0) | (cut.labels == 1)).all():
-            raise InputError(
-                f"labels must be 0 or 1 here, got {_other(cut.labels)}: map them first"
-            )
+            _check_column(cut.probs, "probs", flat.shape[0])
         if "probs" in needs:
             _check_probs(cut.probs)
+        if not (math.isfinite(cut.weight) and cut.weight > 0):
+            raise InputError(f"weight must be positive and finite, got {cut.weight}")
         return cls(
             rows=working(flat).contiguous(),
-            labels=cut.labels.detach().to(flat.device),
+            labels=labels,
             probs=None if cut.probs is None else cut.probs.detach().double().to(flat.device),
             weight=cut.weight,
             exponent=exponent(flat),
@@ -103,19 +106,21 @@ class Isotropic:
         if self.rows is None or (block.start == 0 and block.stop == total):
             return self.rows
         ends = torch.searchsorted(self.rows, self.rows.new_tensor([block.start, block.stop]))
-        low, high = ends.tolist()
-        return self.rows[low:high] - block.start
+        inside: Tensor = self.rows[int(ends[0]) : int(ends[1])] - block.start
+        return inside
 
-    def add_to(self, out: Tensor, block: slice, stream: Stream, total: int) -> None:
-        """Draw the noise of a block of rows into ``out``; rows without noise cost nothing."""
-        rows = self.inside(block, total)
-        count = len(out) if rows is None else len(rows)
-        normals = stream.normal(count, out.shape[1], dtype=out.dtype, device=out.device)
+    def count(self, rows: int, width: int, inside: Tensor | None) -> int:
+        """Return how many normals a block of rows takes: rows without noise take none."""
+        return width * (rows if inside is None else inside.shape[0])
+
+    def add_to(self, out: Tensor, block: slice, inside: Tensor | None, normals: Tensor) -> None:  # noqa: ARG002
+        """Add noise made of the normals to a block of rows, in place."""
+        normals = normals.reshape(-1, out.shape[1])
         std = min(self.std, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
-        if rows is None:
+        if inside is None:
             out.add_(normals, alpha=std)
         else:
-            out.index_add_(0, rows, normals, alpha=std)
+            out.index_add_(0, inside, normals, alpha=std)
 
     def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
         """Return trace, Frobenius norm and largest value of the covariance of all rows together.
@@ -141,19 +146,23 @@ class Along:
     std: Tensor
     direction: Tensor
 
-    def add_to(self, out: Tensor, block: slice, stream: Stream, total: int) -> None:  # noqa: ARG002
-        """Draw the noise of a block of rows into ``out``."""
-        normals = stream.normal(len(out), dtype=out.dtype, device=out.device)
-        steps = (normals * self.std[block]).to(out.dtype)
-        if self.direction.dim() == 1:
-            out.addr_(steps, self.direction.to(out.dtype))
-        else:
-            out.addcmul_(steps.unsqueeze(1), self.direction[block].to(out.dtype))
+    def inside(self, block: slice, total: int) -> None:
+        """Return None: every row has its place here, if only with a standard deviation of zero."""
+
+    def count(self, rows: int, width: int, inside: Tensor | None) -> int:  # noqa: ARG002
+        """Return how many normals a block of rows takes: one each."""
+        return rows
+
+    def add_to(self, out: Tensor, block: slice, inside: Tensor | None, normals: Tensor) -> None:  # noqa: ARG002
+        """Add noise made of the normals to a block of rows, in place."""
+        steps = normals.mul_(self.std[block]).unsqueeze(1)
+        direction = self.direction if self.direction.dim() == 1 else self.direction[block]
+        out.addcmul_(steps, direction.to(out.dtype))  # addr_ would make a copy and copy it back
 
     def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
         """Return what :meth:`Isotropic.size` returns, for rank-one covariances."""
-        trace = self.traces(shape, unit)
-        return float(trace.sum()), math.sqrt(float(trace @ trace)), float(trace.max())
+        trace = self.traces(shape, unit).numpy()
+        return float(trace.sum()), math.sqrt(float((trace * trace).sum())), float(trace.max())
 
     def traces(self, shape: torch.Size, unit: float) -> Tensor:  # noqa: ARG002
         """Return the trace of each row's covariance, in units of ``unit ** 2``."""
@@ -225,11 +234,17 @@ PROTECTIONS: Registry[Protection[Any]] = Registry("protection")
 def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
     """Return the rows (or zeros, without signal) plus every part of the plan's noise."""
     out = torch.empty_like(rows)
-    for block in blocks(*rows.shape):
-        part = out[block]
-        part.copy_(rows[block]) if plan.signal else part.zero_()
-        for noise in plan.noise:
-            noise.add_to(part, block, stream, len(rows))
+    total, width = rows.shape
+    for block in blocks(total, width):
+        part = out[block].copy_(rows[block]) if plan.signal else out[block].zero_()
+        inside = [noise.inside(block, total) for noise in plan.noise]
+        count = [n.count(part.shape[0], width, i) for n, i in zip(plan.noise, inside, strict=True)]
+        # One draw for all parts: short draws cost more in calls than in arithmetic.
+        drawn = stream.normal(sum(count), dtype=rows.dtype, device=rows.device)
+        for noise, place, normals in zip(
+            plan.noise, inside, torch.split(drawn, count), strict=True
+        ):
+            noise.add_to(part, block, place, normals)
     return out
 
 
@@ -260,5 +275,7 @@ def _check_probs(probs: Tensor | None) -> None:
         raise InputError("probs must lie between 0 and 1: pass probabilities, not logits")
 
 
-def _other(labels: Tensor) -> object:
-    return labels[(labels != 0) & (labels != 1)][0].item()
+def _check_binary(labels: npt.NDArray[Any]) -> None:
+    wrong = labels[(labels != 0) & (labels != 1)]
+    if len(wrong):
+        raise InputError(f"labels must be 0 or 1 here, got {wrong[0]:g}: map them first")

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from tacit.errors import ParameterError
 from tacit.measure.bounds import sum_kl_for_error
@@ -24,11 +23,15 @@ from tacit.protect.base import (
     Protection,
     noise_only,
 )
-from tacit.protect.statistics import ClassStatistics, split
+from tacit.protect.statistics import ClassStatistics
+from tacit.rows import to_place
 from tacit.spec import require
 
 __all__ = ["Marvell"]
 
+Memory = tuple[ClassStatistics, ...]
+
+_REMEMBERED = 8  # batches whose statistics stand in for those of a batch that has none
 _ASSUMPTION = (
     "the gradients of each class are Gaussian with covariance uI (negatives) and vI (positives); "
     "population level, one release, no side information about single examples"
@@ -38,7 +41,7 @@ _ASSUMPTION = (
 @final
 @PROTECTIONS.register("marvell")
 @dataclass(frozen=True)
-class Marvell(Protection[ClassStatistics]):
+class Marvell(Protection[Memory]):
     """Add the class-wise Gaussian noise that minimises the sum of KL divergences.
 
     Negatives get ``N(0, S0)``, positives ``N(0, S1)`` with
@@ -87,38 +90,32 @@ class Marvell(Protection[ClassStatistics]):
             self.error,
         )
 
-    def plan(self, batch: Batch, memory: ClassStatistics | None) -> Plan[ClassStatistics]:
+    def plan(self, batch: Batch, memory: Memory | None) -> Plan[Memory]:
         """Return the optimal noise for this batch's statistics, or the running ones."""
-        negatives, positives = split(batch.labels)
-        found = ClassStatistics.of(batch, negatives, positives)
+        found = ClassStatistics.of(batch)
         if found is not None and found.usable():
-            keep = found if memory is None else memory.blend(found)
-            return self._solved(batch, found, negatives, positives, keep, BATCH)
+            return self._solved(batch, found, (*(memory or ()), found)[-_REMEMBERED:], BATCH)
         if memory is not None:
-            return self._solved(batch, memory, negatives, positives, memory, RUNNING)
+            return self._solved(batch, ClassStatistics.average(memory), memory, RUNNING)
         return noise_only(batch, None)
 
-    def _solved(
-        self,
-        batch: Batch,
-        stats: ClassStatistics,
-        negatives: Tensor,
-        positives: Tensor,
-        keep: ClassStatistics,
-        how: str,
-    ) -> Plan[ClassStatistics]:
+    def _solved(self, batch: Batch, stats: ClassStatistics, keep: Memory, how: str) -> Plan[Memory]:
         d, gap = batch.rows.shape[1], stats.gap
         used = _stds(self._solve(d, stats, gap))
         scale = 2.0**stats.exponent
         parts: list[Isotropic | Along] = [
-            Isotropic(std=std * scale, rows=rows)
-            for std, rows in ((used.across0, negatives), (used.across1, positives))
-            if std > 0 and len(rows)
+            Isotropic(
+                std=std * scale, rows=to_place(np.flatnonzero(batch.labels == label), batch.rows)
+            )
+            for label, std in enumerate((used.across0, used.across1))
+            if std > 0
         ]
         if used.along0 > 0 or used.along1 > 0:
-            by_class = torch.tensor([used.along0, used.along1], dtype=torch.float64) * scale
-            std = by_class.to(batch.rows.device)[batch.labels.long()]
-            parts.append(Along(std=std, direction=stats.direction()))
+            std = np.where(batch.labels == 1, used.along1 * scale, used.along0 * scale)
+            direction = to_place(stats.difference / math.sqrt(gap), batch.rows)
+            parts.append(
+                Along(std=to_place(std, batch.rows), direction=direction.to(batch.rows.dtype))
+            )
         return Plan(
             noise=tuple(parts),
             memory=keep,

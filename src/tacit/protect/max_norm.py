@@ -21,7 +21,7 @@ from tacit.protect.base import (
     noise_only,
 )
 from tacit.protect.noise import blend
-from tacit.rows import norms, unit_rows
+from tacit.rows import norms, to_place, unit_rows
 
 __all__ = ["MaxNorm", "MaxNormPositive"]
 
@@ -90,9 +90,10 @@ class MaxNormPositive(Protection[float]):
     def plan(self, batch: Batch, memory: float | None) -> Plan[float]:
         """Return noise along each row that lifts its expected length to the reference."""
         assert batch.probs is not None  # noqa: S101 - Batch.of checked it, as `needs` says
-        length, positive = norms(batch.rows), batch.labels == 1
+        length, labels = norms(batch.rows), to_place(batch.labels, batch.rows)
+        positive = labels == 1
         if 2 <= int(positive.sum()) < len(positive):
-            gap = (batch.probs - batch.labels).abs()
+            gap = (batch.probs - labels).abs()
             std = _aligned(length, gap, positive, batch.resolution)
             if _has_noise(std, float(length.max())):
                 keep = blend(memory, float(length[positive].max()))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tacit.protect.base import Batch
-from tacit.rows import blocks
+from tacit.rows import blocks, on_host, to_place
 
-__all__ = ["ClassStatistics", "split"]
+__all__ = ["ClassStatistics"]
+
+# Sums over the batch are torch's; what is left afterwards is small, where numpy's calls are cheap.
+# No numpy matrix products: its thread pool and torch's would wait for each other's cores.
+Vector = npt.NDArray[np.float64]
 
 _FLAT = 2.0**-66  # squared mean difference, at a largest value near one, that is only rounding
 
@@ -32,7 +38,7 @@ class ClassStatistics:
 
     positive: float
     negative: float
-    difference: Tensor
+    difference: Vector
     u: float
     v: float
     exponent: int
@@ -40,72 +46,62 @@ class ClassStatistics:
     @property
     def gap(self) -> float:
         """Squared norm of the mean difference."""
-        return float(self.difference @ self.difference)
+        return float(np.square(self.difference).sum())
 
     def usable(self) -> bool:
         """Whether the means differ by more than rounding."""
         return self.gap > _FLAT
 
-    def direction(self) -> Tensor:
-        """Unit vector along the mean difference."""
-        return self.difference / math.sqrt(self.gap)
-
-    def blend(self, newer: ClassStatistics, *, keep: float = 0.9) -> ClassStatistics:
-        """Return the exponential average of these and a newer batch's, in the newer's units."""
-        factor = 2.0 ** max(-500, min(500, self.exponent - newer.exponent))
-
-        def mix(old: float, new: float) -> float:
-            return keep * old + (1 - keep) * new
-
+    @staticmethod
+    def average(several: Sequence[ClassStatistics]) -> ClassStatistics:
+        """Return the average of several batches' statistics, in the units of the last one."""
+        last, share = several[-1], 1 / len(several)
+        units = [2.0 ** max(-500, min(500, one.exponent - last.exponent)) for one in several]
+        pairs = list(zip(several, units, strict=True))
         return replace(
-            newer,
-            positive=mix(self.positive, newer.positive),
-            negative=mix(self.negative, newer.negative),
-            difference=keep * factor * self.difference + (1 - keep) * newer.difference,
-            u=mix(self.u * factor**2, newer.u),
-            v=mix(self.v * factor**2, newer.v),
+            last,
+            positive=sum(one.positive for one in several) * share,
+            negative=sum(one.negative for one in several) * share,
+            difference=sum((one.difference * unit for one, unit in pairs), np.zeros(1)) * share,
+            u=sum(one.u * unit**2 for one, unit in pairs) * share,
+            v=sum(one.v * unit**2 for one, unit in pairs) * share,
         )
 
     @classmethod
-    def of(cls, batch: Batch, negatives: Tensor, positives: Tensor) -> ClassStatistics | None:
+    def of(cls, batch: Batch) -> ClassStatistics | None:
         """Return the statistics of a batch, or None unless each class has two rows or more."""
-        if min(len(negatives), len(positives)) < 2 or batch.exponent is None:
+        positive = batch.labels == 1
+        total, positives = len(positive), int(np.count_nonzero(positive))
+        counts = np.array([total - positives, positives])
+        if counts.min() < 2 or batch.exponent is None:
             return None
-        sums, squares = _sums(batch)
-        counts = (len(negatives), len(positives))
-        mean0, mean1 = sums[0] / counts[0], sums[1] / counts[1]
-        u, v = (
-            max(0.0, total / count - float(mean @ mean)) / batch.rows.shape[1]
-            for total, count, mean in zip(squares.tolist(), counts, (mean0, mean1), strict=True)
-        )
+        sums, squares = _sums(batch.rows, positive, 2.0**-batch.exponent)
+        means = sums / counts[:, None]
+        spread = squares / counts - (means * means).sum(axis=1)
+        u, v = np.maximum(spread, 0.0) / batch.rows.shape[1]
         return cls(
-            positive=counts[1] / len(batch.rows),
-            negative=counts[0] / len(batch.rows),
-            difference=mean1 - mean0,
-            u=u,
-            v=v,
+            positive=positives / total,
+            negative=(total - positives) / total,
+            difference=means[1] - means[0],
+            u=float(u),
+            v=float(v),
             exponent=batch.exponent,
         )
 
 
-def split(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row numbers of the negatives and of the positives."""
-    return (labels == 0).nonzero().squeeze(1), (labels == 1).nonzero().squeeze(1)
-
-
-def _sums(batch: Batch) -> tuple[Tensor, Tensor]:
+def _sums(rows: Tensor, positive: npt.NDArray[np.bool_], unit: float) -> tuple[Vector, Vector]:
     """Return per class, negatives first, the sum of the rows and of their squared norms.
 
-    In float64 and in units of ``2 ** exponent``, so that no square overflows or vanishes. A
-    float32 needs no help before it is squared in float64: there the units come last.
+    In float64, all rows times ``unit`` so that no square overflows or vanishes. A float32 needs no
+    help before it is squared in float64: there the units come last.
     """
-    rows, unit = batch.rows, 2.0 ** -(batch.exponent or 0)
-    early = rows.dtype == torch.float64
-    positive = batch.labels.double()
-    member = torch.stack((1 - positive, positive))
-    sums, squares = member.new_zeros(2, rows.shape[1]), member.new_zeros(2)
+    early = unit if rows.dtype == torch.float64 else 1.0
+    member = np.stack((~positive, positive)).astype(np.float64)
+    weights = to_place(member, rows)
+    sums, squares = np.zeros((2, rows.shape[1])), np.zeros(2)
     for block in blocks(*rows.shape):
-        part = rows[block] * unit if early else rows[block].double()
-        sums.addmm_(member[:, block], part)
-        squares.addmv_(member[:, block], torch.linalg.vector_norm(part, dim=1).square_())
-    return (sums, squares) if early else (sums * unit, squares * unit**2)
+        part = rows[block].double() if early == 1.0 else rows[block] * early
+        sums += on_host(weights[:, block] @ part)
+        norms = on_host(torch.linalg.vector_norm(part, dim=1))
+        squares += (member[:, block] * (norms * norms)).sum(axis=1)
+    return sums * (unit / early), squares * (unit / early) ** 2
