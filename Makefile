@@ -7,13 +7,14 @@ READY := $(VENV)/.ready
 # One torch thread per process: several test workers with two threads each slow each other down.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help setup demo test check format lint types doctest bench clean
+.PHONY: help setup demo test check format lint types doctest bench results clean
 
 help:
 	@echo "make demo    train a small split model and see what leaks, with and without protection"
 	@echo "make test    run the tests"
 	@echo "make check   format, lint, types, tests, doctests"
 	@echo "make bench   print the benchmark table"
+	@echo "make results train on real tables and write docs/results.md"
 	@echo "make clean   remove the virtual environment"
 
 setup: $(READY)
@@ -26,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/python examples/guarded_loop.py
+	$(BIN)/tacit demo
 
 test: $(READY)
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -47,6 +48,9 @@ check: format lint types test doctest
 
 bench: $(READY)
 	$(BIN)/python benchmarks/core.py
+
+results: $(READY)
+	$(BIN)/python benchmarks/results.py
 
 clean:
 	rm -rf $(VENV)

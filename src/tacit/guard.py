@@ -129,6 +129,11 @@ class Guard:
             self._watch(cut, release)
         return release
 
+    @property
+    def last_certificate(self) -> Certificate | None:
+        """The certificate of the last release; it stays at the label party."""
+        return None if self._last is None else self._last[1].certificate
+
     def _next_step(self, asked: int | None) -> int:
         last = -1 if self._last is None else self._last[1].step
         if asked is not None and asked < last:

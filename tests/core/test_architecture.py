@@ -14,10 +14,28 @@ ROOTS = {"types", "errors", "rng", "rows", "spec", "_version"}
 EVERYTHING = {"*"}
 ALLOWED = {
     "measure": set(),
+    "data": set(),
+    "nets": set(),
     "protect": {"measure.bounds"},
     "attack": {"measure"},
     "guard": {"protect", "measure"},
     "monitor": {"attack", "measure"},
+    "objective": {"measure"},
+    "runtime": {"guard", "monitor", "objective", "measure", "data", "nets", "audit.tape"},
+    "report": {"measure"},
+    "study": {
+        "runtime",
+        "data",
+        "nets",
+        "audit",
+        "report",
+        "guard",
+        "monitor",
+        "objective",
+        "measure",
+        "protect",
+        "attack",
+    },
     "testing": {"guard", "protect", "attack", "measure"},
     "cli": EVERYTHING,
 }

@@ -9,7 +9,10 @@ import typer
 from typer.exceptions import TyperException
 
 import tacit
+from tacit.cli.data import app as data_app
+from tacit.cli.demo import demo
 from tacit.cli.listing import app as list_app
+from tacit.cli.train import train
 from tacit.errors import TacitError, UsageError
 
 __all__ = ["app", "main"]
@@ -21,7 +24,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(demo)
+app.command()(train)
 app.add_typer(list_app, name="list")
+app.add_typer(data_app, name="data")
 
 
 def _show_version(wanted: bool) -> None:

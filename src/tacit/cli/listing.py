@@ -14,7 +14,7 @@ from tacit.spec import Entry
 
 __all__ = ["app"]
 
-app = typer.Typer(help="List protections or attacks.", no_args_is_help=True)
+app = typer.Typer(help="List protections, attacks, models or objectives.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -37,6 +37,22 @@ def attacks(as_json: AsJson = False) -> None:
         for entry in ATTACKS
     ]
     _show("attacks", rows, as_json)
+
+
+@app.command("models")
+def models(as_json: AsJson = False) -> None:
+    """List every model architecture with its parameters."""
+    from tacit.nets import MODELS  # noqa: PLC0415 - torch loads only when it is used
+
+    _show("models", [_describe(entry) for entry in MODELS], as_json)
+
+
+@app.command("objectives")
+def objectives(as_json: AsJson = False) -> None:
+    """List every training objective with its parameters."""
+    from tacit.objective import OBJECTIVES  # noqa: PLC0415 - torch loads only when it is used
+
+    _show("objectives", [_describe(entry) for entry in OBJECTIVES], as_json)
 
 
 def _describe(entry: Entry[Any]) -> dict[str, str]:

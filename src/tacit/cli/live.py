@@ -1,0 +1,93 @@
+"""The live view of a run: progress, rate, time left, loss, test AUC and leakage."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from tacit.study.trial import Progress as Seen
+
+__all__ = ["LiveView"]
+
+
+@final
+class _Rate(ProgressColumn):
+    """Steps per second, over the last moments."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate, or nothing before there is one."""
+        return Text(f"{task.speed:.1f} steps/s" if task.speed else "")
+
+
+@final
+class LiveView:
+    """A progress bar on standard error, and a table of results at the end."""
+
+    def __init__(self, protection: str, dataset: str, *, quiet: bool) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(f"{dataset}, {protection}", total=None, note="")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+    def __call__(self, seen: Seen) -> None:
+        """Show one step; the bar appears with the first, after every check has passed."""
+        self._bar.start()
+        note = f"loss {seen.loss:.4f}"
+        self._bar.update(self._task, completed=seen.step, total=seen.steps, note=note)
+        if seen.leak is not None:
+            self._bar.console.print(_line(seen))
+
+    def summary(self, results: dict[str, Any]) -> None:
+        """Print what was found."""
+        table = Table(title=f"{results['dataset']}, {results['model']}, {results['protection']}")
+        table.add_column("measure")
+        table.add_column("value", justify="right")
+        for name, value in results["test"].items():
+            table.add_row(f"test {name}", f"{value:.4f}")
+        for attack, leak in results["leak"].items():
+            interval = f"[{leak['low']:.3f}, {leak['high']:.3f}]"
+            table.add_row(f"leak AUC, {attack}", f"{leak['pooled']:.3f} {interval}")
+        table.add_row("steps per second", f"{results['steps_per_second']:.1f}")
+        self._console.print(table)
+
+
+def _line(seen: Seen) -> str:
+    parts = [f"part {seen.part + 1}: loss {seen.loss:.4f}"]
+    if seen.test is not None:
+        parts.append(f"test AUC {seen.test['auc']:.4f}")
+    parts += [f"{name} {leak['pooled']:.3f}" for name, leak in (seen.leak or {}).items()]
+    return ", ".join(parts)

@@ -1,0 +1,78 @@
+"""``tacit train``: one training run, watched live."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.cli.live import LiveView
+
+__all__ = ["train"]
+
+
+def _flag(text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own type is private
+    return typer.Option(*names, help=text, show_default=False)
+
+
+def train(
+    ctx: typer.Context,
+    config: Annotated[Path | None, _flag("TOML file; flags override it.")] = None,
+    dataset: Annotated[str | None, _flag("A name of `tacit data list`, or a file. [ads]")] = None,
+    data_dir: Annotated[Path | None, _flag("Where data sets lie. [TACIT_DATA]")] = None,
+    rows: Annotated[int | None, _flag("Use only so many rows. [all]")] = None,
+    model: Annotated[str | None, _flag("A name of `tacit list models`. [wdl]")] = None,
+    cut: Annotated[int | None, _flag("Layers at the feature party. [the model's own]")] = None,
+    parties: Annotated[int | None, _flag("Feature parties that share the columns. [1]")] = None,
+    combine: Annotated[str | None, _flag("sum, mean, max, product or concat. [sum]")] = None,
+    protect: Annotated[str | None, _flag("A spec of `tacit list protections`. [none]")] = None,
+    objective: Annotated[str | None, _flag("bce or ce. [by the number of classes]")] = None,
+    epochs: Annotated[int | None, _flag("Passes over the training rows. [5]")] = None,
+    batch_size: Annotated[int | None, _flag("Examples per step. [1024]")] = None,
+    lr: Annotated[float | None, _flag("Learning rate of Adam, both sides. [1e-4]")] = None,
+    seed: Annotated[int | None, _flag("Of weights, split, order and noise. [0]")] = None,
+    stream: Annotated[bool | None, _flag("One pass in time order, by day.", "--stream")] = None,
+    layers: Annotated[bool | None, _flag("Measure every layer too.", "--layers")] = None,
+    attacks: Annotated[list[str] | None, _flag("An attack to run; repeat it.", "--attack")] = None,
+    monitor_every: Annotated[int | None, _flag("Attack every n-th release. [8]")] = None,
+    threads: Annotated[int | None, _flag("Threads of torch. [all cores]")] = None,
+    out: Annotated[Path | None, _flag("Run directory to write. [none]")] = None,
+    as_json: Annotated[bool, _flag("Print one JSON object, nothing else.", "--json")] = False,
+) -> None:
+    """Train a split model in one process, attack its releases and measure both."""
+    apart = ("config", "out", "as_json")
+    given = {k: v for k, v in ctx.params.items() if v not in (None, [], ()) and k not in apart}
+    results, view = run_training(config, given, out, quiet=as_json)
+    view.summary(results)
+    if as_json:
+        typer.echo(json.dumps(results, indent=2))
+
+
+def run_training(
+    config: Path | None, given: dict[str, Any], out: Path | None, *, quiet: bool
+) -> tuple[dict[str, Any], LiveView]:
+    """Run one training with a live view on standard error; return its results and the view."""
+    import torch  # noqa: PLC0415 - torch loads only when it is used
+
+    from tacit.study.config import TrainConfig, read_config  # noqa: PLC0415
+    from tacit.study.store import RunDirectory  # noqa: PLC0415
+    from tacit.study.trial import Progress, run  # noqa: PLC0415
+
+    chosen = TrainConfig.of(given) if config is None else read_config(config, given)
+    if chosen.threads is not None:
+        torch.set_num_threads(chosen.threads)
+    store = None if out is None else RunDirectory(out, chosen)
+
+    with LiveView(chosen.protect, chosen.dataset, quiet=quiet) as view:
+
+        def observe(progress: Progress) -> None:
+            view(progress)
+            if store is not None:
+                store(progress)
+
+        trial, results = run(chosen, observer=observe)
+    if store is not None:
+        store.finish(trial, results)
+    return results, view

@@ -1,0 +1,81 @@
+"""Data sets, users' own tables, and how parties divide, order and read them.
+
+Names load when they are first used: listing data sets needs no numpy, and only :func:`take`
+needs torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tacit.data.ads import CEILING, ads_rows, bayes_auc
+    from tacit.data.ads_file import write_ads_parquet
+    from tacit.data.catalog import Checked, check, describe, find, load, names
+    from tacit.data.entries import DataSet
+    from tacit.data.places import cache_directory, data_directory
+    from tacit.data.schema import Schema, parse_schema, read_schema, schema_path
+    from tacit.data.tables import (
+        Columns,
+        Features,
+        Table,
+        assign,
+        order,
+        split,
+        stream,
+        subset,
+        take,
+    )
+
+__all__ = [
+    "CEILING",
+    "Checked",
+    "Columns",
+    "DataSet",
+    "Features",
+    "Schema",
+    "Table",
+    "ads_rows",
+    "assign",
+    "bayes_auc",
+    "cache_directory",
+    "check",
+    "data_directory",
+    "describe",
+    "find",
+    "load",
+    "names",
+    "order",
+    "parse_schema",
+    "read_schema",
+    "schema_path",
+    "split",
+    "stream",
+    "subset",
+    "take",
+    "write_ads_parquet",
+]
+
+_HOMES = {
+    "ads": ("CEILING", "ads_rows", "bayes_auc"),
+    "ads_file": ("write_ads_parquet",),
+    "catalog": ("Checked", "check", "describe", "find", "load", "names"),
+    "entries": ("DataSet",),
+    "places": ("cache_directory", "data_directory"),
+    "schema": ("Schema", "parse_schema", "read_schema", "schema_path"),
+    "tables": (
+        "Columns", "Features", "Table", "assign", "order", "split", "stream", "subset", "take",
+    ),
+}  # fmt: skip
+_HOME = {name: home for home, group in _HOMES.items() for name in group}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"tacit.data.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'tacit.data' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

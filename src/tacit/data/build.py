@@ -1,0 +1,212 @@
+"""Turn chunks of rows into the files of a table, in memory that does not grow with the rows.
+
+Two passes. The first appends every chunk to raw files: numbers as read, categories as codes of a
+dictionary of that chunk. The second knows the scales and all values, and writes the arrays. What
+stays in memory is one chunk and the distinct values of each chunk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO, final
+
+import numpy as np
+
+from tacit.data._arrow import Arrow, pa, pc
+from tacit.data.chunks import Chunk, Layout, Scaler
+from tacit.data.draws import Array
+from tacit.errors import InputError
+
+__all__ = ["DAY", "build"]
+
+DAY = 86_400
+_BLOCK = 1 << 17
+
+
+def build(chunks: Iterable[Chunk], layout: Layout, folder: Path) -> None:
+    """Write the arrays of a table and ``table.json`` into an empty folder."""
+    with _Spool(folder, layout) as spool:
+        for chunk in chunks:
+            spool.add(chunk)
+    spool.finish()
+
+
+@final
+class _Spool:
+    """The raw files of the first pass, and what the second pass must know."""
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self.folder, self.layout = folder, layout
+        self.scaler = Scaler(layout.scale, len(layout.numeric))
+        self.words: list[list[Arrow]] = [[] for _ in layout.categorical]
+        self.sizes: list[int] = []
+        self.id_types: list[np.dtype[np.generic]] = []
+        self.seen = np.zeros(0, dtype=np.int64)
+        self.latest, self.sorted = -(1 << 62), True
+        self.files = ExitStack()
+        self.raw: dict[str, BinaryIO] = {}
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.files.close()
+
+    def add(self, chunk: Chunk) -> None:
+        """Append one chunk to the raw files."""
+        if not len(chunk.labels):
+            return
+        self.sizes.append(len(chunk.labels))
+        self.scaler.update(chunk.numeric)
+        self._append("numeric", chunk.numeric)
+        codes = [self._encode(at, column) for at, column in enumerate(chunk.categorical)]
+        if codes:
+            self._append("categorical", np.column_stack(codes))
+        self._append("labels", chunk.labels)
+        counts = np.bincount(chunk.labels, minlength=len(self.seen))
+        counts[: len(self.seen)] += self.seen
+        self.seen = counts
+        if chunk.ids is not None:
+            self.id_types.append(chunk.ids.dtype)
+            self._append("ids", chunk.ids)
+        if chunk.time is not None:
+            steps = np.diff(chunk.time, prepend=self.latest)
+            self.sorted, self.latest = self.sorted and bool((steps >= 0).all()), chunk.time[-1]
+            self._append("time", chunk.time)
+        if chunk.test is not None:
+            self._append("test", chunk.test)
+
+    def _append(self, part: str, array: Array) -> None:
+        if part not in self.raw:
+            path = self.folder / f"{part}.raw"
+            self.raw[part] = self.files.enter_context(path.open("wb"))
+        array.tofile(self.raw[part])
+
+    def _encode(self, column: int, text: Arrow) -> Array:
+        encoded = text.cast(pa.large_string()).dictionary_encode()
+        self.words[column].append(encoded.dictionary)
+        codes: Array = encoded.indices.to_numpy().astype(np.int32)
+        return codes
+
+    def finish(self) -> None:
+        """Write the arrays from the raw files, remove those, and describe the table."""
+        self._check_labels()
+        rows = sum(self.sizes)
+        self._write("numeric", np.dtype(np.float32), len(self.layout.numeric), self._numbers())
+        self._write("labels", np.dtype(np.int64), None, self._blocks("labels", np.dtype(np.int64)))
+        cardinalities = self._write_categories()
+        self._write("ids", *self._ids())
+        if "time" in self.raw:
+            days = (t // DAY for t in self._blocks("time", np.dtype(np.int64)))
+            self._write("day", np.dtype(np.int32), None, days)
+        if "test" in self.raw:
+            self._write("test", np.dtype(bool), None, self._blocks("test", np.dtype(bool)))
+        if not self.sorted:
+            self._sort()
+        for path in self.folder.glob("*.raw"):
+            path.unlink()
+        facts = {"rows": rows, "cardinalities": cardinalities, "classes": len(self.seen)}
+        text = json.dumps({**asdict(self.layout), **facts})
+        (self.folder / "table.json").write_text(text, encoding="utf-8")
+
+    def _check_labels(self) -> None:
+        name, rows = self.layout.name, sum(self.sizes)
+        if not rows:
+            raise InputError(f"{name} has no rows: check that the file is the whole one")
+        if np.count_nonzero(self.seen) < 2:
+            raise InputError(
+                f"labels of {name} must have two classes, all {rows} rows have "
+                f"label {int(np.argmax(self.seen))}: check the label column"
+            )
+        if not self.seen.all():
+            raise InputError(
+                f"labels of {name} must be 0, 1, ... without a gap, no row has label "
+                f"{int(np.argmin(self.seen))}: number them anew or name the positive value"
+            )
+
+    def _blocks(self, part: str, dtype: np.dtype[np.generic], width: int = 1) -> Iterator[Array]:
+        """Yield a raw file chunk by chunk, as it was appended."""
+        with (self.folder / f"{part}.raw").open("rb") as file:
+            for size in self.sizes:
+                yield np.fromfile(file, dtype, size * width)
+
+    def _numbers(self) -> Iterator[Array]:
+        width = len(self.layout.numeric)
+        for block in self._blocks("numeric", np.dtype(np.float64), width):
+            scaled = self.scaler.apply(block.reshape(-1, width))
+            if not np.isfinite(scaled).all():
+                column = self.layout.numeric[int(np.argmin(np.isfinite(scaled).all(axis=0)))]
+                raise InputError(f"{column} of {self.layout.name} has values too large for float32")
+            yield scaled
+
+    def _write_categories(self) -> list[int]:
+        """Write codes in the order of the values, and return the number of values per column."""
+        maps, cardinalities = [], []
+        for words in self.words:
+            every = pa.concat_arrays(words)
+            known = every.unique().sort()
+            cardinalities.append(len(known))
+            codes = pc.index_in(every, value_set=known).to_numpy().astype(np.int32)
+            maps.append(np.split(codes, np.cumsum([len(chunk) for chunk in words])[:-1]))
+        width = len(maps)
+        blocks = (
+            np.column_stack([maps[at][chunk][local] for at, local in enumerate(block.T)])
+            for chunk, block in enumerate(
+                raw.reshape(-1, width)
+                for raw in self._blocks("categorical", np.dtype(np.int32), width)
+            )
+        )
+        self._write("categorical", np.dtype(np.int32), width, blocks)
+        return cardinalities
+
+    def _ids(self) -> tuple[np.dtype[np.generic], None, Iterator[Array]]:
+        """Return the ids; text as wide as the widest, row numbers where there are none."""
+        if not self.id_types:
+            starts = np.cumsum([0, *self.sizes[:-1]])
+            counted = (
+                np.arange(at, at + size) for at, size in zip(starts, self.sizes, strict=True)
+            )
+            return np.dtype(np.int64), None, counted
+        return np.result_type(*self.id_types), None, self._stored_ids()
+
+    def _stored_ids(self) -> Iterator[Array]:
+        with (self.folder / "ids.raw").open("rb") as file:
+            for size, dtype in zip(self.sizes, self.id_types, strict=True):
+                yield np.fromfile(file, dtype, size)
+
+    def _write(
+        self, part: str, dtype: np.dtype[np.generic], width: int | None, blocks: Iterable[Array]
+    ) -> None:
+        shape = (sum(self.sizes), *([] if width is None else [width]))
+        if 0 in shape:
+            return
+        with _npy(self.folder / f"{part}.npy", dtype, shape) as file:
+            for block in blocks:
+                block.astype(dtype, copy=False).tofile(file)
+
+    def _sort(self) -> None:
+        """Put the rows of every array in time order; rows of one time keep their order."""
+        place = np.argsort(np.fromfile(self.folder / "time.raw", np.int64), kind="stable")
+        for path in sorted(self.folder.glob("*.npy")):
+            loose = path.rename(path.with_suffix(".loose"))
+            array = np.load(loose, mmap_mode="r", allow_pickle=False)
+            with _npy(path, array.dtype, array.shape) as file:
+                for at in range(0, len(place), _BLOCK):
+                    np.ascontiguousarray(array[place[at : at + _BLOCK]]).tofile(file)
+            del array
+            loose.unlink()
+
+
+@contextmanager
+def _npy(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Iterator[BinaryIO]:
+    """Open an array file behind its header, to be filled block by block."""
+    header = {
+        "descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape
+    }  # fmt: skip
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_2_0(file, header)
+        yield file

@@ -1,0 +1,145 @@
+"""Read a file once, keep its table as memory-mapped arrays, and open those ever after.
+
+An entry is a folder of ``.npy`` files and a ``table.json``. Its name holds a digest of the source
+paths, the options and the format version, and a digest of the sources' sizes and times of change.
+It is written under another name and renamed when it is complete, so a reader sees a whole entry
+or none; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from tacit.data.build import build
+from tacit.data.chunks import Chunk, Layout
+from tacit.data.draws import Array
+from tacit.data.places import cache_directory
+from tacit.data.tables import Columns, Table
+from tacit.errors import InputError
+
+__all__ = ["FORMAT", "cached"]
+
+FORMAT = 1
+_ABANDONED = 86_400.0
+
+
+def cached(
+    layout: Layout,
+    sources: Sequence[Path],
+    chunks: Callable[[], Iterable[Chunk]],
+    *,
+    options: object = None,
+) -> Table:
+    """Return the table of some source files, from the cache if they are still the same.
+
+    ``chunks`` reads the sources; it is called only when no entry fits. ``options`` is whatever
+    else decides about the content, as plain data.
+    """
+    folder = _entry(layout, sources, options)
+    table = _open(folder)
+    if table is None:
+        _store(folder, layout, chunks)
+        table = _open(folder)
+    if table is None:
+        raise InputError(f"{folder} cannot be read back: remove it and load again")
+    return table
+
+
+def _entry(layout: Layout, sources: Sequence[Path], options: object) -> Path:
+    """Return the folder of an entry: what and where it comes from, then in which state."""
+    paths = [path.resolve() for path in sources]
+    what = _digest([FORMAT, [str(path) for path in paths], asdict(layout), options])
+    state = _digest([[path.stat().st_size, path.stat().st_mtime_ns] for path in paths])
+    return cache_directory() / f"{Path(layout.name).stem}-{what}-{state}"
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def _store(folder: Path, layout: Layout, chunks: Callable[[], Iterable[Chunk]]) -> None:
+    """Build an entry aside, then rename it; drop it if anything fails on the way."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder.parent)
+        aside = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
+    except OSError as error:
+        raise InputError(
+            f"the cache {folder.parent} cannot be written ({error.strerror}): "
+            f"set TACIT_CACHE to a directory that can"
+        ) from error
+    try:
+        build(chunks(), layout, aside)
+        if _open(folder) is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+    except OSError:
+        # Another process may have stored the same entry in the meantime: that one serves.
+        if _open(folder) is None:
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    _drop_older(folder)
+
+
+def _drop_older(folder: Path) -> None:
+    """Remove entries of the same source in an earlier state."""
+    what = folder.name.rpartition("-")[0]
+    for other in folder.parent.glob(f"{glob.escape(what)}-*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what processes that were killed left behind a day ago or earlier."""
+    for aside in parent.glob(".building-*"):
+        if time.time() - aside.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _open(folder: Path) -> Table | None:
+    """Return the table of an entry without reading its arrays, or None if it is not whole."""
+    try:
+        facts = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+        rows = facts["rows"]
+        parties = tuple(
+            Columns(tuple(p["numeric"]), tuple(p["categorical"]), p["party"])
+            for p in facts["parties"]
+        )
+        return Table(
+            name=facts["name"],
+            numeric=_map(folder, "numeric", rows, len(facts["numeric"])),
+            categorical=_map(folder, "categorical", rows, len(facts["categorical"])),
+            cardinalities=tuple(facts["cardinalities"]),
+            labels=_map(folder, "labels", rows),
+            ids=_map(folder, "ids", rows),
+            day=_map(folder, "day", rows) if (folder / "day.npy").exists() else None,
+            numeric_names=tuple(facts["numeric"]),
+            categorical_names=tuple(facts["categorical"]),
+            test_fraction=facts["test_fraction"],
+            fixed_test=_map(folder, "test", rows) if (folder / "test.npy").exists() else None,
+            classes=facts["classes"],
+            parties=parties,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _map(folder: Path, part: str, rows: int, *width: int) -> Array:
+    if width == (0,):
+        kind = np.float32 if part == "numeric" else np.int32
+        return np.zeros((rows, 0), dtype=kind)
+    array: Array = np.load(folder / f"{part}.npy", mmap_mode="r", allow_pickle=False)
+    if array.shape != (rows, *width):
+        raise ValueError(part)
+    return array

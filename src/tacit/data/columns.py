@@ -1,0 +1,100 @@
+"""Any CSV or Parquet file with a schema, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from tacit.data._arrow import Arrow, pa, parquet
+from tacit.data.cache import cached
+from tacit.data.chunks import Chunk
+from tacit.data.schema import Schema, parse_schema, read_schema, schema_path
+from tacit.data.tables import Table
+from tacit.data.text import TextFile
+from tacit.data.values import Refuse, categories, ids, labels, numbers, seconds
+from tacit.errors import InputError
+
+__all__ = ["load_file"]
+
+_ROWS = 1 << 16
+
+
+def load_file(
+    path: str | Path, *, schema: str | Path | Mapping[str, object] | Schema | None = None
+) -> Table:
+    """Return the table of a ``.csv``, ``.csv.gz`` or ``.parquet`` file.
+
+    The schema is the TOML file beside it, or the file, mapping or record given. Numbers are
+    scaled by statistics of all rows. Missing numbers are 0, missing categories the empty text.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise InputError(f"there is no file {path}: check the path")
+    meaning = _schema(path, schema)
+    layout = meaning.layout(path.name)
+    read = _from_parquet if path.suffix == ".parquet" else _from_text
+
+    def chunks() -> Iterator[Chunk]:
+        for refuse, batch in read(path, meaning):
+            yield _chunk(batch, refuse, meaning)
+
+    return cached(layout, [path], chunks, options=asdict(meaning))
+
+
+def _schema(path: Path, given: str | Path | Mapping[str, object] | Schema | None) -> Schema:
+    if isinstance(given, Schema):
+        return given
+    if isinstance(given, Mapping):
+        return parse_schema(given)
+    beside = schema_path(path) if given is None else Path(given).expanduser()
+    if not beside.is_file():
+        raise InputError(
+            f'{path.name} needs a schema: write {beside} with label = "...", '
+            f"numeric = [...] and categorical = [...]"
+        )
+    return read_schema(beside)
+
+
+def _from_text(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Arrow]]:
+    file = TextFile(path)
+    schema.match(file.columns(), where=path)
+    return file.batches(schema.columns())
+
+
+def _from_parquet(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Arrow]]:
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema.match(file.schema_arrow.names, where=path)
+            before = 0
+            for batch in file.iter_batches(batch_size=_ROWS, columns=list(schema.columns())):
+                yield partial(_refuse, path, before), batch
+                before += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} cannot be read as Parquet: {reason}") from error
+
+
+def _refuse(path: Path, before: int, row: int, problem: str) -> NoReturn:
+    raise InputError(f"{path}, row {before + row + 1}: {problem}")
+
+
+def _chunk(batch: Arrow, refuse: Refuse, schema: Schema) -> Chunk:
+    matrix = [numbers(batch[name], refuse, name=name) for name in schema.numeric]
+    return Chunk(
+        numeric=np.column_stack(matrix) if matrix else np.zeros((batch.num_rows, 0)),
+        categorical=tuple(
+            categories(batch[name], refuse, name=name) for name in schema.categorical
+        ),
+        labels=labels(
+            batch[schema.label], refuse, name=schema.label, positive=schema.positive, binary=False
+        ),
+        ids=None if schema.id is None else ids(batch[schema.id], refuse, name=schema.id),
+        time=None
+        if schema.time is None
+        else seconds(batch[schema.time], refuse, name=schema.time, unit=schema.time_unit),
+    )

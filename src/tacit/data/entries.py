@@ -1,0 +1,154 @@
+"""The facts about each data set, as published, and the names under which its files are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+__all__ = ["ENTRIES", "DataSet"]
+
+_UCI = "CC BY 4.0 at the UCI repository; cite its page"
+_HERE = "made here, no files needed"
+
+
+@final
+@dataclass(frozen=True)
+class DataSet:
+    """A data set: facts as published, its source, and its places in the data directory.
+
+    ``places`` are patterns, in order of preference; files of the first that matches are read, all
+    of them where ``several`` is set. Without places nothing has to be fetched.
+    """
+
+    name: str
+    description: str
+    rows: int | None
+    positives: float | None
+    classes: int
+    source: str
+    licence: str
+    loader: str
+    places: tuple[str, ...] = ()
+    several: bool = False
+
+
+_ALL = (
+    DataSet(
+        name="ads",
+        description="generated conversions: 8 numbers, 12 categories, known Bayes AUC of 0.870",
+        rows=None,
+        positives=0.1,
+        classes=2,
+        source=_HERE,
+        licence="none needed",
+        loader="tacit.data.ads:ads",
+    ),
+    DataSet(
+        name="toy_balanced",
+        description="one number, half positive, Bayes AUC 0.95 (Marvell, A.2)",
+        rows=None,
+        positives=0.5,
+        classes=2,
+        source=_HERE,
+        licence="none needed",
+        loader="tacit.data.bundled:toy_balanced",
+    ),
+    DataSet(
+        name="breast_cancer",
+        description="tumours, 30 numbers, malignant or benign",
+        rows=569,
+        positives=0.3726,
+        classes=2,
+        source="part of scikit-learn",
+        licence=_UCI,
+        loader="tacit.data.bundled:breast_cancer",
+    ),
+    DataSet(
+        name="digits",
+        description="handwritten digits, 64 pixels, 10 classes",
+        rows=1_797,
+        positives=None,
+        classes=10,
+        source="part of scikit-learn",
+        licence=_UCI,
+        loader="tacit.data.bundled:digits",
+    ),
+    DataSet(
+        name="spambase",
+        description="e-mail, 57 numbers, spam or not",
+        rows=4_601,
+        positives=0.3940,
+        classes=2,
+        source="https://archive.ics.uci.edu/dataset/94/spambase",
+        licence=_UCI,
+        loader="tacit.data.small:spambase",
+        places=("spambase.data", "spambase/spambase.data"),
+    ),
+    DataSet(
+        name="credit",
+        description="credit card clients, 23 numbers, default or not",
+        rows=30_000,
+        positives=0.2212,
+        classes=2,
+        source="https://www.kaggle.com/datasets/uciml/default-of-credit-card-clients-dataset",
+        licence=_UCI,
+        loader="tacit.data.small:credit",
+        places=("UCI_Credit_Card.csv", "credit/UCI_Credit_Card.csv"),
+    ),
+    DataSet(
+        name="imdb",
+        description="film reviews as 500 words present or not, half of them for testing",
+        rows=50_000,
+        positives=0.5,
+        classes=2,
+        source="https://ai.stanford.edu/~amaas/data/sentiment",
+        licence="none stated; the page asks to cite Maas et al. (2011)",
+        loader="tacit.data.imdb:imdb",
+        places=("imdb/imdb_bow500.npz", "imdb/imdb_reviews.csv.xz", "imdb/aclImdb", "aclImdb"),
+    ),
+    DataSet(
+        name="criteo",
+        description="display advertising, 13 numbers, 26 categories, clicked or not",
+        rows=45_840_617,
+        positives=0.2562,
+        classes=2,
+        source="https://www.kaggle.com/c/criteo-display-ad-challenge",
+        licence="terms of Criteo: for research, read them at the source",
+        loader="tacit.data.clicks:criteo",
+        places=(
+            "criteo/train.txt",
+            "criteo/train.txt.gz",
+            "criteo/train_sample_137139.txt.gz",
+            "criteo/train_sample_*.txt*",
+        ),
+    ),
+    DataSet(
+        name="criteo_conversion",
+        description="sponsored search over 90 days, 3 numbers, 17 categories, sold or not",
+        rows=15_995_634,
+        positives=0.10,
+        classes=2,
+        source="https://ailab.criteo.com/criteo-sponsored-search-conversion-log-dataset/",
+        licence="terms of Criteo: for research, read them at the source",
+        loader="tacit.data.clicks:criteo_conversion",
+        places=(
+            "criteo_conversion/CriteoSearchData",
+            "criteo_conversion/CriteoSearchData.gz",
+            "Criteo_Conversion_Search/CriteoSearchData",
+        ),
+    ),
+    DataSet(
+        name="avazu",
+        description="mobile advertising over ten days, 22 categories, clicked or not",
+        rows=40_428_967,
+        positives=0.1698,
+        classes=2,
+        source="https://www.kaggle.com/c/avazu-ctr-prediction",
+        licence="rules of the Kaggle competition: read them at the source",
+        loader="tacit.data.clicks:avazu",
+        places=("avazu/train.csv", "avazu/train.gz", "avazu/train*.csv*"),
+        several=True,
+    ),
+)
+
+ENTRIES = {entry.name: entry for entry in _ALL}

@@ -1,0 +1,132 @@
+"""Arrow columns as numbers, categories, labels, ids and times; what does not fit is refused.
+
+Columns may be text, as from CSV files, or typed, as from Parquet. ``refuse(row, problem)`` raises
+an error that says where the row stands in its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+
+from tacit.data._arrow import Arrow, pa, pc
+from tacit.data.draws import Array
+
+__all__ = ["MISSING", "TIME_UNITS", "Refuse", "categories", "ids", "labels", "numbers", "seconds"]
+
+Refuse: TypeAlias = Callable[[int, str], NoReturn]
+
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+TIME_UNITS = {"milliseconds": 0.001, "seconds": 1.0, "hours": 3_600.0, "days": 86_400.0}
+_MOST_CLASSES = 10_000
+
+
+def numbers(
+    column: Arrow, refuse: Refuse, *, name: str, missing: tuple[str, ...] = MISSING
+) -> Array:
+    """Return a column as float64; missing values become 0."""
+    if _is_text(column.type):
+        text = pc.utf8_trim_whitespace(column)
+        blank = pc.is_in(text, value_set=pa.array(missing, text.type))
+        column = pc.if_else(pc.fill_null(blank, True), "0", text)
+    values = _cast(column, pa.float64(), refuse, f"{name} must be a number")
+    array: Array = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False).astype(np.float64)
+    array[np.isnan(array)] = 0.0
+    if not np.isfinite(array).all():
+        refuse(int(np.argmax(np.isinf(array))), f"{name} must be finite, found infinity")
+    return array
+
+
+def categories(column: Arrow, refuse: Refuse, *, name: str, missing: tuple[str, ...] = ()) -> Arrow:
+    """Return a column as text; missing values become the empty text, a category of its own."""
+    text = _cast(column, pa.string(), refuse, f"{name} must have a text form")
+    text = pc.fill_null(text, "")
+    if missing:
+        text = pc.if_else(pc.is_in(text, value_set=pa.array(missing)), "", text)
+    return text
+
+
+def labels(
+    column: Arrow, refuse: Refuse, *, name: str, positive: str | None = None, binary: bool = True
+) -> Array:
+    """Return labels from 0: 1 where the value is ``positive``, or the whole numbers given."""
+    if column.null_count:
+        refuse(_first_null(column), f"{name} is missing: every row needs a label")
+    if positive is not None:
+        text = pc.utf8_trim_whitespace(_cast(column, pa.string(), refuse, f"{name} is not text"))
+        if pc.any(pc.equal(text, "")).as_py():
+            refuse(pc.index(text, "").as_py(), f"{name} is missing: every row needs a label")
+        marked: Array = pc.equal(text, positive).to_numpy(zero_copy_only=False)
+        return marked.astype(np.int64)
+    most = 2 if binary else _MOST_CLASSES
+    rule = f"{name} must be 0 or 1" if binary else f"{name} must be a whole number from 0"
+    if _is_text(column.type):
+        column = pc.utf8_trim_whitespace(column)
+    array: Array = _cast(column, pa.int64(), refuse, rule).to_numpy(zero_copy_only=False)
+    wrong = (array < 0) | (array >= most)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        refuse(row, f"{rule}{'' if binary else f' below {most}'}, got {str(array[row])!r}")
+    return array
+
+
+def ids(column: Arrow, refuse: Refuse, *, name: str) -> Array:
+    """Return ids: whole numbers that fit as int64, everything else as text."""
+    if column.null_count:
+        refuse(_first_null(column), f"{name} is missing: every row needs an id")
+    if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
+        whole: Array = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return whole
+    text = _cast(column, pa.string(), refuse, f"{name} must have a text form")
+    return np.asarray(text.to_pylist(), dtype=np.str_)
+
+
+def seconds(column: Arrow, refuse: Refuse, *, name: str, unit: str = "seconds") -> Array:
+    """Return times as whole seconds since 1970: dates and date-times, or numbers in ``unit``."""
+    if column.null_count:
+        refuse(_first_null(column), f"{name} is missing: every row needs a time")
+    rule = f"{name} must be a number of {unit} or a date such as 2024-05-31"
+    if _is_text(column.type):
+        column = pc.utf8_trim_whitespace(column)
+        numeric = _try(column, pa.float64())
+        column = _cast(column, pa.timestamp("s"), refuse, rule) if numeric is None else numeric
+    if pa.types.is_temporal(column.type):
+        stamps = _cast(column, pa.timestamp("s"), refuse, rule, safe=False)
+        whole: Array = stamps.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return whole
+    values: Array = _cast(column, pa.float64(), refuse, rule).to_numpy(zero_copy_only=False)
+    if not (np.abs(values * TIME_UNITS[unit]) < 2.0**53).all():
+        refuse(int(np.argmin(np.abs(values) * TIME_UNITS[unit] < 2.0**53)), rule)
+    return np.floor(values * TIME_UNITS[unit]).astype(np.int64)
+
+
+def _is_text(kind: Arrow) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _first_null(column: Arrow) -> int:
+    return int(pc.index(pc.is_null(column), True).as_py())
+
+
+def _try(column: Arrow, kind: Arrow, *, safe: bool = True) -> Arrow | None:
+    try:
+        return column.cast(kind, safe=safe)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _cast(column: Arrow, kind: Arrow, refuse: Refuse, rule: str, *, safe: bool = True) -> Arrow:
+    """Return the column as another type, or refuse the first row that does not fit."""
+    done = _try(column, kind, safe=safe)
+    if done is not None:
+        return done
+    low, high = 0, len(column)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _try(column.slice(low, middle - low), kind, safe=safe) is None:
+            high = middle
+        else:
+            low = middle
+    return refuse(low, f"{rule}, got {str(column[low].as_py())!r}")

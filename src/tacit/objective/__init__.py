@@ -1,0 +1,15 @@
+"""Objectives: how the label party turns outputs and labels into a loss."""
+
+from tacit.objective.base import OBJECTIVES, Objective
+from tacit.objective.supervised import BinaryCrossEntropy, CrossEntropy
+
+__all__ = ["OBJECTIVES", "BinaryCrossEntropy", "CrossEntropy", "Objective", "get"]
+
+
+def get(spec: str | Objective) -> Objective:
+    """Return the objective that a spec string describes.
+
+    >>> str(get("bce"))
+    'bce'
+    """
+    return spec if isinstance(spec, Objective) else OBJECTIVES.get(spec)

@@ -1,0 +1,29 @@
+"""What an objective is: the label party's way from outputs and labels to a loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from tacit.spec import Registry, Specified
+
+__all__ = ["OBJECTIVES", "Objective"]
+
+
+class Objective(Specified, ABC):
+    """Turns the top model's outputs and the labels into a loss, averaged over the batch.
+
+    Subclasses are frozen dataclasses registered in ``OBJECTIVES``; their fields are parameters.
+    """
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a batch."""
+
+    @abstractmethod
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return ``[B]`` probabilities of the positive class, or ``[B, classes]``."""
+
+
+OBJECTIVES: Registry[Objective] = Registry("objective")

@@ -1,0 +1,18 @@
+"""Parties and the training loop between them."""
+
+from tacit.runtime.messages import Embedding, Gradient
+from tacit.runtime.party import FeatureEnd, FeatureParty, LabelEnd, LabelParty, adam
+from tacit.runtime.session import Step, predict, train
+
+__all__ = [
+    "Embedding",
+    "FeatureEnd",
+    "FeatureParty",
+    "Gradient",
+    "LabelEnd",
+    "LabelParty",
+    "Step",
+    "adam",
+    "predict",
+    "train",
+]

@@ -1,0 +1,177 @@
+"""The two kinds of party, and what the training loop may ask of each.
+
+The loop in ``session`` talks to :class:`FeatureEnd` and :class:`LabelEnd`. Here they are the
+parties themselves; at the far end of a network the same interfaces stand for a connection.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from tacit.errors import ReleaseError
+from tacit.guard import Guard
+from tacit.nets import Combine, combine
+from tacit.objective import Objective
+from tacit.runtime.messages import Embedding, Gradient
+from tacit.types import Cut
+
+__all__ = ["FeatureEnd", "FeatureParty", "LabelEnd", "LabelParty", "Rows", "adam"]
+
+Rows = Tensor
+"""Positions of a batch's examples in the order that both sides share, int64."""
+Source = Callable[[Rows], tuple[Tensor, Tensor]]
+"""A party's own columns of some rows: numbers and category codes."""
+
+
+class FeatureEnd(ABC):
+    """A feature party as the training loop sees it."""
+
+    @abstractmethod
+    def forward(self, step: int, rows: Rows) -> Embedding:
+        """Return the embeddings of a batch, to be trained on."""
+
+    @abstractmethod
+    def backward(self, gradient: Gradient) -> None:
+        """Take the released gradient of the last forward and update the bottom model."""
+
+    @abstractmethod
+    def embed(self, rows: Rows) -> Tensor:
+        """Return the embeddings of some examples, for prediction only."""
+
+
+class LabelEnd(ABC):
+    """The label party as the training loop sees it."""
+
+    @abstractmethod
+    def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
+        """Return one released gradient per feature party."""
+
+    @abstractmethod
+    def update(self) -> float:
+        """Finish the step that was begun: update the top model, return the training loss."""
+
+    @abstractmethod
+    def predict(self, rows: Rows, embeddings: Sequence[Tensor]) -> Tensor:
+        """Return predicted probabilities."""
+
+
+def adam(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """Return Adam in its fused form: one pass over the weights instead of many small ones."""
+    return torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+
+
+@final
+class FeatureParty(FeatureEnd):
+    """Owns features and the bottom model."""
+
+    def __init__(
+        self, bottom: nn.Module, source: Source, *, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self.bottom = bottom
+        self._source = source
+        self._optimizer = optimizer
+        self._pending: tuple[int, Tensor] | None = None
+
+    def forward(self, step: int, rows: Rows) -> Embedding:
+        """Run the bottom model and keep its graph for :meth:`backward`."""
+        z = self.bottom(*self._source(rows))
+        self._pending = (step, z)
+        return Embedding(step=step, values=z.detach())
+
+    def backward(self, gradient: Gradient) -> None:
+        """Propagate the release through the bottom model and take an optimiser step."""
+        if self._pending is None or self._pending[0] != gradient.step:
+            raise ReleaseError(f"a gradient for step {gradient.step} came without its embedding")
+        _, z = self._pending
+        self._pending = None
+        self._optimizer.zero_grad(set_to_none=True)
+        z.backward(gradient.values)  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def embed(self, rows: Rows) -> Tensor:
+        """Return the bottom model's output without a graph."""
+        with torch.no_grad():
+            embedded: Tensor = self.bottom(*self._source(rows))
+        return embedded
+
+
+@final
+class LabelParty(LabelEnd):
+    """Owns labels, the top model, the guard and maybe features of its own."""
+
+    def __init__(
+        self,
+        top: nn.Module,
+        labels: Tensor,
+        *,
+        guard: Guard,
+        objective: Objective,
+        optimizer: torch.optim.Optimizer,
+        combined_by: Combine = "sum",
+        source: Source | None = None,
+    ) -> None:
+        self.top = top
+        self.guard = guard
+        self.objective = objective
+        self._labels = labels
+        self._source = source
+        self._optimizer = optimizer
+        self._combined_by = combined_by
+        self._loss: Tensor | None = None
+
+    def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
+        """Return the releases as soon as they exist; the top model's own gradients can wait.
+
+        The combined cut is protected once, whatever the number of feature parties; what each of
+        them gets is computed from that one release.
+        """
+        parts = [e.values.detach().requires_grad_() for e in embeddings]
+        joined = combine(parts, self._combined_by)
+        cut = joined.detach().requires_grad_()
+        labels = self._labels[rows]
+        outputs = self._outputs(rows, cut)
+        self._loss = self.objective.loss(outputs, labels)
+        (grads,) = torch.autograd.grad(self._loss, cut, retain_graph=True)
+        probs = self.objective.probabilities(outputs.detach())
+        release = self.guard.release(
+            Cut(
+                grads=grads,
+                labels=labels,
+                probs=probs if probs.dim() == 1 else None,
+                ids=rows,
+                embeddings=joined.detach(),
+                step=embeddings[0].step,
+                weight=1 / len(rows),
+            )
+        )
+        if len(parts) == 1:
+            return [Gradient(step=release.step, values=release.grads)]
+        shares = torch.autograd.grad(joined, parts, grad_outputs=release.grads)
+        return [Gradient(step=release.step, values=share) for share in shares]
+
+    def update(self) -> float:
+        """Compute the top model's gradients and take an optimiser step."""
+        if self._loss is None:
+            raise ReleaseError("update was called before a step was begun")
+        loss, self._loss = self._loss, None
+        self._optimizer.zero_grad(set_to_none=True)
+        # Only the weights: the gradient at the cut was computed in step.
+        loss.backward(inputs=list(self.top.parameters()))  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return float(loss.detach())
+
+    def predict(self, rows: Rows, embeddings: Sequence[Tensor]) -> Tensor:
+        """Return predicted probabilities without a graph."""
+        with torch.no_grad():
+            joined = combine(list(embeddings), self._combined_by)
+            return self.objective.probabilities(self._outputs(rows, joined))
+
+    def _outputs(self, rows: Rows, cut: Tensor) -> Tensor:
+        own = () if self._source is None else self._source(rows)
+        outputs: Tensor = self.top(cut, *own)
+        return outputs

@@ -1,0 +1,1 @@
+"""Studies: configured training runs and what is measured in them."""

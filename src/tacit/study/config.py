@@ -1,0 +1,80 @@
+"""The configuration of one training run: flags and TOML files alike become this."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from tacit.errors import SpecError, UsageError
+from tacit.spec import nearest
+
+__all__ = ["TrainConfig", "read_config"]
+
+
+@final
+class TrainConfig(BaseModel):
+    """Everything that decides what a training run does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dataset: str = "ads"
+    data_dir: Path | None = None
+    rows: int | None = Field(default=None, ge=10)
+    model: str = "wdl"
+    cut: int | None = Field(default=None, ge=1)
+    parties: int = Field(default=1, ge=1, le=8)
+    combine: Literal["sum", "mean", "max", "product", "concat"] = "sum"
+    protect: str = "none"
+    objective: str | None = None
+    epochs: int = Field(default=5, ge=1)
+    batch_size: int = Field(default=1024, ge=2)
+    lr: float = Field(default=1e-4, gt=0)
+    seed: int = 0
+    stream: bool = False
+    layers: bool = False
+    attacks: tuple[str, ...] = ("norm", "cosine", "energy", "principal")
+    monitor_every: int = Field(default=8, ge=1)
+    threads: int | None = Field(default=None, ge=1)
+
+    @field_validator("protect")
+    @classmethod
+    def _known_protection(cls, text: str) -> str:
+        from tacit.protect import get  # noqa: PLC0415 - torch loads only when it is used
+
+        return str(get(text))
+
+    @field_validator("attacks")
+    @classmethod
+    def _known_attacks(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        from tacit.attack import get  # noqa: PLC0415 - torch loads only when it is used
+
+        return tuple(str(get(text)) for text in texts)
+
+    @classmethod
+    def of(cls, values: dict[str, Any], *, source: str = "the command line") -> TrainConfig:
+        """Return the checked configuration, or one line that names field, value and way out."""
+        known = list(cls.model_fields)
+        for name in values:
+            if name not in known:
+                raise SpecError(f"{source}: unknown key {name!r}: {nearest(name, known)}")
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            reason = first["msg"].removeprefix("Value error, ")
+            raise UsageError(f"{source}: {field} = {first['input']!r}: {reason}") from None
+
+
+def read_config(path: Path, overrides: dict[str, Any]) -> TrainConfig:
+    """Return the configuration of a TOML file, with flags taking the place of its values."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"--config {path}: there is no such file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--config {path}: not valid TOML: {error}") from None
+    return TrainConfig.of(values | overrides, source=str(path))

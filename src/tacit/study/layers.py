@@ -1,0 +1,65 @@
+"""Leakage at every layer of a feature party, not only at the cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from tacit.monitor import LeakMonitor
+from tacit.nets import layer_outputs
+from tacit.runtime import FeatureParty
+from tacit.types import Cut, Release
+
+__all__ = ["LayerMonitor"]
+
+
+@final
+class LayerMonitor:
+    """Attacks the gradients that a feature party computes at its own layers from the release.
+
+    For study in one process only: judging takes the labels, and the cosine attack's one clean
+    gradient is the clean release carried back to the same layer.
+
+    References:
+        Li et al., ICLR 2022, section 5.1 and A.7.3.
+    """
+
+    def __init__(
+        self,
+        party: FeatureParty,
+        *,
+        attacks: tuple[str, ...] = ("norm", "cosine"),
+        every: int = 1,
+    ) -> None:
+        self._outputs: dict[str, Tensor] = {}
+        self._every = every
+        self._seen = 0
+        self.monitors: dict[str, LeakMonitor] = {}
+        for name, layer in layer_outputs(party.bottom):
+            self.monitors[name] = LeakMonitor(attacks)
+            layer.register_forward_hook(self._keep(name))
+        self._last = next(reversed(self.monitors), None)
+
+    def _keep(self, name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+            if output.requires_grad:
+                self._outputs[name] = output
+
+        return hook
+
+    def __call__(self, cut: Cut, release: Release) -> None:
+        """Carry both the clean and the released gradient back to every layer, and attack there."""
+        self._seen += 1
+        if (self._seen - 1) % self._every or self._last is None:
+            return
+        names, outputs = list(self._outputs), list(self._outputs.values())
+        end = self._outputs[self._last]
+        clean, released = (
+            torch.autograd.grad(end, outputs, grads.reshape(end.shape), retain_graph=True)
+            for grads in (cut.grads, release.grads)
+        )
+        for name, own, seen in zip(names, clean, released, strict=True):
+            self.monitors[name](replace(cut, grads=own), replace(release, grads=seen))

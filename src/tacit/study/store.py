@@ -1,0 +1,58 @@
+"""The directory of one run: what was asked for, what happened, and the models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import IO, Any, final
+
+from safetensors.torch import save_file
+
+from tacit.errors import UsageError
+from tacit.study.config import TrainConfig
+from tacit.study.trial import Progress, Trial
+
+__all__ = ["RunDirectory"]
+
+FORMAT = 1
+
+
+@final
+class RunDirectory:
+    """Writes ``config.toml``, ``metrics.jsonl``, ``results.json`` and the model files.
+
+    Metrics are appended and flushed as they come, so an interrupted run leaves a usable directory.
+    The top model encodes labels: ``label_party.safetensors`` stays with the label party.
+    """
+
+    def __init__(self, path: Path, config: TrainConfig) -> None:
+        if path.exists() and any(path.iterdir()):
+            raise UsageError(f"--out {path}: the directory is not empty: choose another name")
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        (path / "config.toml").write_text(_toml(config))
+        self._metrics: IO[str] = (path / "metrics.jsonl").open("a")
+
+    def __call__(self, progress: Progress) -> None:
+        """Append one line per step, and one with the measures at the end of a part."""
+        line: dict[str, Any] = {"step": progress.step, "part": progress.part, "loss": progress.loss}
+        if progress.leak is not None:
+            line |= {"test": progress.test, "leak": progress.leak}
+        self._metrics.write(json.dumps(line) + "\n")
+        if progress.leak is not None:
+            self._metrics.flush()
+
+    def finish(self, trial: Trial, results: dict[str, Any]) -> None:
+        """Write the results and the models."""
+        self._metrics.close()
+        text = json.dumps({"format": FORMAT, **results}, indent=2)
+        (self.path / "results.json").write_text(text + "\n")
+        for number, party in enumerate(trial.features):
+            save_file(party.bottom.state_dict(), self.path / f"feature_party_{number}.safetensors")
+        save_file(trial.label.top.state_dict(), self.path / "label_party.safetensors")
+
+
+def _toml(config: TrainConfig) -> str:
+    """Write the flat configuration; JSON's scalars and lists are TOML as they stand."""
+    values = config.model_dump(mode="json", exclude_none=True)
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
