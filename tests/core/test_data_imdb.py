@@ -78,7 +78,7 @@ def test_the_ready_matrix_comes_first(tmp_path):
 )
 def test_other_matrices_and_objects_are_refused(tmp_path, arrays):
     np.savez(tmp_path / "imdb" / "imdb_bow500.npz", **arrays)
-    with pytest.raises(InputError, match="imdb_bow500.npz needs"):
+    with pytest.raises(InputError, match=r"imdb_bow500.npz needs"):
         load("imdb")
 
 
@@ -102,5 +102,5 @@ def test_a_damaged_file_and_a_wrong_header_are_refused(tmp_path):
     with pytest.raises(InputError, match="line 1: columns split, label, text are needed"):
         load("imdb")
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(InputError, match="imdb_reviews.csv.xz cannot be read"):
+    with pytest.raises(InputError, match=r"imdb_reviews.csv.xz cannot be read"):
         load("imdb")

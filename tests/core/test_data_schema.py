@@ -64,11 +64,13 @@ def test_a_schema_may_be_given(tmp_path):
         table = load(str(path), schema=schema)
         assert (len(table), table.classes) == (3, 3)
     assert load(str(path), schema=other).numeric[:, 0].tolist() == [0.0, 0.5, 1.0]
-    with pytest.raises(InputError, match="plain.csv needs a schema: write .*plain.csv.schema.toml"):
+    with pytest.raises(
+        InputError, match=r"plain.csv needs a schema: write .*plain.csv.schema.toml"
+    ):
         load(str(path))
     with pytest.raises(SpecError, match="no option 'shema': did you mean 'schema'"):
         load(str(path), shema=other)
-    with pytest.raises(InputError, match="there is no file .*none.csv"):
+    with pytest.raises(InputError, match=r"there is no file .*none.csv"):
         load(str(tmp_path / "none.csv"))
 
 
@@ -149,7 +151,7 @@ def test_a_schema_without_a_label_or_without_sense(tmp_path):
     with pytest.raises(InputError, match='label is missing: write label = "'):
         parse_schema({"numeric": ["a"]})
     path = write(tmp_path, schema="label = ")
-    with pytest.raises(InputError, match="clicks.csv.schema.toml cannot be read as a schema"):
+    with pytest.raises(InputError, match=r"clicks.csv.schema.toml cannot be read as a schema"):
         load(path)
 
 
@@ -158,6 +160,7 @@ def test_a_schema_without_a_label_or_without_sense(tmp_path):
     [
         ("y,prize\n0,1\n", {"label": "y", "numeric": ["price"]}, "no column 'price'.*'prize'"),
         ("y,a\n0,1\n2,x\n", PLAIN, "line 3: a must be a number, got 'x'"),
+        ("y,a\n0,1e39\n", PLAIN, "line 2: a must be within plus or minus 1e38, got 1e\\+39"),
         ("y,a\nno,1\n", PLAIN, "line 2: y must be a whole number from 0, got 'no'"),
         ("y,a\n-1,1\n", PLAIN, "line 2: y must be a whole number from 0 below 10000, got '-1'"),
         ("y,a\n99999,1\n", PLAIN, "line 2: y must be .* got '99999'"),
@@ -175,16 +178,16 @@ def test_content_mistakes(tmp_path, text, schema, message):
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         load(str(path), schema=schema)
-    assert not any(cache_directory().glob("*")) if cache_directory().exists() else True
+    assert not list(cache_directory().glob("*"))
 
 
 def test_parquet_mistakes(tmp_path):
     path = tmp_path / "bad.parquet"
     path.write_bytes(b"PAR1 or not")
-    with pytest.raises(InputError, match="bad.parquet cannot be read as Parquet"):
+    with pytest.raises(InputError, match=r"bad.parquet cannot be read as Parquet"):
         load(str(path), schema=PLAIN)
     parquet.write_table(pa.table({"y": [0, 1, None], "a": ["1", "2", "x"]}), path)
-    with pytest.raises(InputError, match="bad.parquet, row 3: a must be a number, got 'x'"):
+    with pytest.raises(InputError, match=r"bad.parquet, row 3: a must be a number, got 'x'"):
         load(str(path), schema=PLAIN)
     parquet.write_table(pa.table({"y": [0, None], "a": [1, 2]}), path)
     with pytest.raises(InputError, match="row 2: y is missing"):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.data import Columns, Table, assign, load, order, split, stream, subset, take
@@ -29,6 +29,7 @@ def table(rows=200, numeric=3, categorical=2, **changes):
     return replace(plain, **changes)
 
 
+@settings(deadline=None)
 @given(rows=st.integers(40, 400), seed=st.integers(0, 2**70))
 def test_a_split_is_a_partition(rows, seed):
     train, test = split(table(rows), seed=seed)
@@ -53,10 +54,11 @@ def test_a_fixed_test_part_is_kept():
 
 @pytest.mark.parametrize("labels", [np.zeros(200, int), np.ones(200, int), np.eye(1, 200)[0]])
 def test_a_part_with_one_class_is_refused(labels):
-    with pytest.raises(InputError, match="two classes: the .* rows of plain have 1; load more"):
+    with pytest.raises(InputError, match=r"two classes: the .* rows of plain have 1; load more"):
         split(table(labels=labels.astype(np.int64)), seed=0)
 
 
+@settings(deadline=None)
 @given(
     rows=st.integers(1, 300),
     batch=st.integers(1, 300),
@@ -114,6 +116,7 @@ def test_take_gives_tensors_of_the_rows():
     assert np.array_equal(features.categorical.numpy(), plain.categorical[[7, 3, 7]])
 
 
+@settings(deadline=None)
 @given(parties=st.integers(1, 5), numeric=st.integers(0, 3), seed=st.integers(0, 9))
 def test_parties_divide_the_columns_without_rest(parties, numeric, seed):
     plain = table(numeric=numeric, categorical=5)

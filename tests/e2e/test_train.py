@@ -63,6 +63,19 @@ def test_the_run_directory_is_complete_and_reads_back(capsys, tmp_path):
     assert "not empty" in err
 
 
+def test_tensorboard_logs_are_written_on_request(capsys, tmp_path):
+    out = tmp_path / "run"
+    assert tacit(capsys, "train", *SMALL, "--out", str(out), "--tensorboard")[0] == 0
+    (log,) = (out / "tensorboard").iterdir()
+    content = log.read_bytes()
+    assert all(name in content for name in (b"train/loss", b"test/auc", b"leak/cosine"))
+    code, _, err = tacit(capsys, "train", *SMALL, "--tensorboard")
+    assert (code, err) == (
+        2,
+        "error: --tensorboard needs --out: the log lies in the run directory\n",
+    )
+
+
 def test_flags_take_the_place_of_config_keys(capsys, tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('dataset = "breast_cancer"\nmodel = "mlp"\nepochs = 1\nbatch_size = 64\n')

@@ -92,8 +92,9 @@ def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
                 "information; it finds which class a published Marvell gives isotropic noise to."
             ),
             report.Figure(
-                report.bars(leaks, title="What each attack recovers", y="leak AUC",
-                            level=(0.5, "nothing leaks"), span=(0.4, 1.05))
+                report.bars(
+                    leaks, title="What each attack recovers", y="leak AUC", span=(0.5, 1.05)
+                )
             ),
             report.Figure(
                 report.lines(curves, title="What protection costs", x="epoch", y="test AUC")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.live import LiveView
+from tacit.errors import UsageError
 
 __all__ = ["train"]
 
@@ -39,40 +40,49 @@ def train(
     monitor_every: Annotated[int | None, _flag("Attack every n-th release. [8]")] = None,
     threads: Annotated[int | None, _flag("Threads of torch. [all cores]")] = None,
     out: Annotated[Path | None, _flag("Run directory to write. [none]")] = None,
+    tensorboard: Annotated[bool, _flag("Log to OUT/tensorboard too.", "--tensorboard")] = False,
     as_json: Annotated[bool, _flag("Print one JSON object, nothing else.", "--json")] = False,
 ) -> None:
     """Train a split model in one process, attack its releases and measure both."""
-    apart = ("config", "out", "as_json")
+    apart = ("config", "out", "tensorboard", "as_json")
     given = {k: v for k, v in ctx.params.items() if v not in (None, [], ()) and k not in apart}
-    results, view = run_training(config, given, out, quiet=as_json)
+    results, view = run_training(config, given, out, quiet=as_json, board=tensorboard)
     view.summary(results)
     if as_json:
         typer.echo(json.dumps(results, indent=2))
 
 
 def run_training(
-    config: Path | None, given: dict[str, Any], out: Path | None, *, quiet: bool
+    config: Path | None,
+    given: dict[str, Any],
+    out: Path | None,
+    *,
+    quiet: bool,
+    board: bool = False,
 ) -> tuple[dict[str, Any], LiveView]:
     """Run one training with a live view on standard error; return its results and the view."""
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
     from tacit.study.config import TrainConfig, read_config  # noqa: PLC0415
-    from tacit.study.store import RunDirectory  # noqa: PLC0415
+    from tacit.study.store import RunDirectory, TensorBoardLog  # noqa: PLC0415
     from tacit.study.trial import Progress, run  # noqa: PLC0415
 
     chosen = TrainConfig.of(given) if config is None else read_config(config, given)
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
-    store = None if out is None else RunDirectory(out, chosen)
-
+    if board and out is None:
+        raise UsageError("--tensorboard needs --out: the log lies in the run directory")
+    stores: list[RunDirectory | TensorBoardLog] = []
+    if out is not None:
+        stores.append(RunDirectory(out, chosen))
+        stores += [TensorBoardLog(out / "tensorboard")] if board else []
     with LiveView(chosen.protect, chosen.dataset, quiet=quiet) as view:
 
         def observe(progress: Progress) -> None:
-            view(progress)
-            if store is not None:
-                store(progress)
+            for observer in (view, *stores):
+                observer(progress)
 
         trial, results = run(chosen, observer=observe)
-    if store is not None:
+    for store in stores:
         store.finish(trial, results)
     return results, view

@@ -137,11 +137,7 @@ class _Spool:
     def _numbers(self) -> Iterator[Array]:
         width = len(self.layout.numeric)
         for block in self._blocks("numeric", np.dtype(np.float64), width):
-            scaled = self.scaler.apply(block.reshape(-1, width))
-            if not np.isfinite(scaled).all():
-                column = self.layout.numeric[int(np.argmin(np.isfinite(scaled).all(axis=0)))]
-                raise InputError(f"{column} of {self.layout.name} has values too large for float32")
-            yield scaled
+            yield self.scaler.apply(block.reshape(-1, width))
 
     def _write_categories(self) -> list[int]:
         """Write codes in the order of the values, and return the number of values per column."""

@@ -89,7 +89,7 @@ class Scaler:
         shift, spread = self.low, self.high - self.low
         if self.kind == "standard":
             shift, spread = self.mean, np.sqrt(self.square / max(1, self.count))
-        constant = self.high == self.low
+        constant = (self.high == self.low) | (spread == 0.0)
         scaled: Array = (block - shift) / np.where(constant, 1.0, spread)
         scaled[:, constant] = 0.0
         return scaled.astype(np.float32)

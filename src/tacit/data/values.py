@@ -21,6 +21,7 @@ Refuse: TypeAlias = Callable[[int, str], NoReturn]
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 TIME_UNITS = {"milliseconds": 0.001, "seconds": 1.0, "hours": 3_600.0, "days": 86_400.0}
 _MOST_CLASSES = 10_000
+_LARGEST = 1e38
 
 
 def numbers(
@@ -34,8 +35,10 @@ def numbers(
     values = _cast(column, pa.float64(), refuse, f"{name} must be a number")
     array: Array = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False).astype(np.float64)
     array[np.isnan(array)] = 0.0
-    if not np.isfinite(array).all():
-        refuse(int(np.argmax(np.isinf(array))), f"{name} must be finite, found infinity")
+    large = np.abs(array) > _LARGEST
+    if large.any():
+        row = int(np.argmax(large))
+        refuse(row, f"{name} must be within plus or minus 1e38, got {array[row]:g}")
     return array
 
 

@@ -15,7 +15,7 @@ _LAYOUT: dict[str, Any] = {
     "font": {"family": "system-ui, sans-serif", "size": 14},
     "margin": {"l": 60, "r": 20, "t": 50, "b": 50},
     "height": 380,
-    "legend": {"orientation": "h", "y": -0.2},
+    "legend": {"orientation": "h", "y": -0.25},
 }
 
 
@@ -25,17 +25,15 @@ def lines(
     title: str,
     x: str,
     y: str,
-    level: tuple[float, str] | None = None,
 ) -> Any:  # noqa: ANN401 - plotly's figures are untyped
-    """Return one line per series over 1, 2, 3, ...; ``level`` draws a dashed reference."""
+    """Return one line per series over 1, 2, 3, ..."""
     from plotly import graph_objects as go  # noqa: PLC0415 - loads only when a page is written
 
     figure = go.Figure(layout={**_LAYOUT, "title": title, "xaxis_title": x, "yaxis_title": y})
     for name, values in series.items():
         places = list(range(1, len(values) + 1))
         figure.add_scatter(x=places, y=list(values), name=name, mode="lines+markers")
-    if level is not None:
-        figure.add_hline(y=level[0], line_dash="dash", annotation_text=level[1])
+    figure.update_xaxes(dtick=max(1, max(map(len, series.values()), default=1) // 10))
     return figure
 
 
@@ -44,7 +42,6 @@ def bars(
     *,
     title: str,
     y: str,
-    level: tuple[float, str] | None = None,
     span: tuple[float, float] | None = None,
 ) -> Any:  # noqa: ANN401 - plotly's figures are untyped
     """Return grouped bars: one colour per group, one cluster per key."""
@@ -54,8 +51,6 @@ def bars(
     for name, values in groups.items():
         text = [f"{value:.2f}" for value in values.values()]
         figure.add_bar(x=list(values), y=list(values.values()), name=name, text=text)
-    if level is not None:
-        figure.add_hline(y=level[0], line_dash="dash", annotation_text=level[1])
     if span is not None:
         figure.update_yaxes(range=span)
     return figure

@@ -57,8 +57,11 @@ class TableBlock:
 
     def html(self, _first_figure: bool) -> str:
         """Return the table as HTML."""
-        head = "".join(f'<th class="{"n" if i else ""}">{escape(h)}</th>'
-                       for i, h in enumerate(self.header))  # fmt: skip
+        words = [isinstance(cell, str) for cell in self.rows[0]] if self.rows else []
+        head = "".join(
+            f'<th class="{"" if word else "n"}">{escape(name)}</th>'
+            for name, word in zip(self.header, words, strict=False)
+        )
         body = "".join(
             "<tr>" + "".join(self._cell(i, cell) for i, cell in enumerate(row)) + "</tr>"
             for row in self.rows

@@ -12,7 +12,7 @@ from tacit.errors import UsageError
 from tacit.study.config import TrainConfig
 from tacit.study.trial import Progress, Trial
 
-__all__ = ["RunDirectory"]
+__all__ = ["RunDirectory", "TensorBoardLog"]
 
 FORMAT = 1
 
@@ -50,6 +50,30 @@ class RunDirectory:
         for number, party in enumerate(trial.features):
             save_file(party.bottom.state_dict(), self.path / f"feature_party_{number}.safetensors")
         save_file(trial.label.top.state_dict(), self.path / "label_party.safetensors")
+
+
+@final
+class TensorBoardLog:
+    """Writes loss, test measures and leakage as TensorBoard scalars beside the metrics."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise UsageError("--tensorboard needs its package: pip install tensorboard") from None
+        self._writer = SummaryWriter(str(path))
+
+    def __call__(self, progress: Progress) -> None:
+        """Add one step's scalars."""
+        found = {"train/loss": progress.loss} if progress.leak is None else {}
+        found |= {f"test/{name}": value for name, value in (progress.test or {}).items()}
+        found |= {f"leak/{name}": leak["pooled"] for name, leak in (progress.leak or {}).items()}
+        for name, value in found.items():
+            self._writer.add_scalar(name, value, progress.step)
+
+    def finish(self, _trial: Trial, _results: dict[str, Any]) -> None:
+        """Close the log."""
+        self._writer.close()
 
 
 def _toml(config: TrainConfig) -> str:

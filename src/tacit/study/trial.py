@@ -87,7 +87,7 @@ class Trial:
         layers = layers if config.layers and self._binary else []
         label = LabelParty(
             model.top,
-            torch.from_numpy(np.asarray(table.labels)),
+            torch.from_numpy(np.array(table.labels)),  # a copy: the file is read-only
             guard=Guard(config.protect, seed=config.seed, watch=_all(monitor, *layers)),
             objective=self.objective,
             optimizer=adam(model.top, config.lr),
