@@ -7,14 +7,17 @@ import platform
 import torch
 
 import leak
+import pipeline
 import release
+import session
 import solver
 
 
 def main() -> None:
     print(f"Python {platform.python_version()}, torch {torch.__version__}, "
           f"{torch.get_num_threads()} threads, {platform.machine()}")  # fmt: skip
-    table = [("what", "measured", "target"), *solver.rows(), *release.rows(), *leak.rows()]
+    parts = (solver, release, leak, pipeline, session)
+    table = [("what", "measured", "target"), *(row for part in parts for row in part.rows())]
     wide = max(len(row[0]) for row in table)
     for what, measured, target in table:
         print(f"{what:{wide}}  {measured:>10}  {target:>10}")

@@ -113,11 +113,10 @@ class Guard:
         width = batch.rows.shape[1]
         if self._width not in (None, width):
             raise InputError(f"a guard protects one cut, of width {self._width}, got {width}")
-        content = (cut.grads, cut.embeddings, cut.probs)
-        tags = tuple(b"" if part is None else self._key.tag(part) for part in content)
-        tags += (self._key.digest(batch.labels.tobytes()),)
+        # Without noise there is nothing to average away or to cancel: any step may come again.
+        tags = () if self.protection.identity else self._tags(cut, batch)
         step = self._next_step(cut.step)
-        if self._last is not None and step == self._last[1].step:
+        if tags and self._last is not None and step == self._last[1].step:
             return self._replayed(tags)
         stream = self._key.stream("noise", step, *tags, self._spec)
         draft = self.protection.apply(batch, stream, self._memory)
@@ -134,9 +133,15 @@ class Guard:
         """The certificate of the last release; it stays at the label party."""
         return None if self._last is None else self._last[1].certificate
 
+    def _tags(self, cut: Cut, batch: Batch) -> tuple[bytes, ...]:
+        """Return what stands for everything that the noise is keyed by."""
+        content = (cut.grads, cut.embeddings, cut.probs)
+        tags = tuple(b"" if part is None else self._key.tag(part) for part in content)
+        return (*tags, self._key.digest(batch.labels.tobytes()))
+
     def _next_step(self, asked: int | None) -> int:
         last = -1 if self._last is None else self._last[1].step
-        if asked is not None and asked < last:
+        if asked is not None and asked < last and not self.protection.identity:
             raise ReplayError(
                 f"step {asked} was released before, step {last} is the last: a step that lies back "
                 "is not released again, because fresh noise could be averaged away"
@@ -195,6 +200,10 @@ def _check_release(
     batch: Batch, plans: tuple[Plan[Any], ...], grads: Tensor, unit: float, *, identity: bool
 ) -> tuple[float, float]:
     """Return planned and measured noise power per row in units of ``unit**2``, or refuse."""
+    if identity:
+        if not torch.equal(grads.reshape(batch.rows.shape).to(batch.rows.dtype), batch.rows):
+            raise ReleaseError("the gradients were changed where nothing was asked for")
+        return 0.0, 0.0
     signal = all(plan.signal for plan in plans)
     length = _noise_lengths(batch.rows if signal else None, grads, unit)
     total = float(np.square(length).sum())
@@ -204,7 +213,7 @@ def _check_release(
         )
     planned, spread, peak = _planned(plans, batch.rows.shape, unit)
     if planned == 0:
-        if total > 0 or not (identity or any(plan.how == MET for plan in plans)):
+        if total > 0 or not any(plan.how == MET for plan in plans):
             raise ReleaseError("the protection asked for did not run: nothing was released")
         return 0.0, 0.0
     # Every value of the release is at most one unit of gradient plus its row's noise.

@@ -14,7 +14,7 @@ import secrets
 from typing import final
 
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor
 
@@ -98,10 +98,11 @@ class Stream:
     Each call continues where the last one ended.
     """
 
-    __slots__ = ("_cipher",)
+    __slots__ = ("_cipher", "_secret")
 
     def __init__(self, secret: bytes) -> None:
-        self._cipher = Cipher(algorithms.AES(secret), modes.CTR(_NONCE)).encryptor()
+        self._secret = secret
+        self._cipher: CipherContext | None = None
 
     def normal(
         self,
@@ -142,6 +143,8 @@ class Stream:
         return uniform[:count]
 
     def _words(self, count: int, word: torch.dtype) -> Tensor:
+        if self._cipher is None:
+            self._cipher = Cipher(algorithms.AES(self._secret), modes.CTR(_NONCE)).encryptor()
         words = torch.empty(count, dtype=word)
         room = words.view(torch.uint8).numpy().data
         for start in range(0, room.nbytes, len(_ZEROS)):

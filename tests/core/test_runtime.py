@@ -39,7 +39,7 @@ def _model(name, parties=1, how="sum", own=True):
     )  # fmt: skip
 
 
-def _session(name, spec, *, watch=None, parties=1, how="sum"):
+def _session(name, spec, *, watch=None, parties=1, how="sum", early=True):
     numeric, codes, labels = _table()
     model = _model(name, parties, how)
     wide = get_model(name).uses_own
@@ -52,7 +52,7 @@ def _session(name, spec, *, watch=None, parties=1, how="sum"):
     label = LabelParty(
         model.top, labels, guard=Guard(spec, seed=9, watch=watch), objective=get_objective("bce"),
         optimizer=adam(model.top, 1e-3), combined_by=how,
-        source=(lambda r: (numeric[r], codes[r])) if wide else None,
+        source=(lambda r: (numeric[r], codes[r])) if wide else None, early=early,
     )  # fmt: skip
     losses = [s.loss for s in train(_batches(), features=features, label=label)]
     return losses, _weights(model), features, label
@@ -90,10 +90,11 @@ def _plain(name, spec):
     return losses, _weights(model)
 
 
+@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", ["wdl", "mlp"])
-def test_session_and_plain_loop_are_bitwise_equal(name, spec):
-    losses, weights, _, _ = _session(name, spec)
+def test_session_and_plain_loop_are_bitwise_equal(name, spec, early):
+    losses, weights, _, _ = _session(name, spec, early=early)
     plain_losses, plain_weights = _plain(name, spec)
     assert losses == plain_losses
     assert torch.equal(weights, plain_weights)
@@ -151,7 +152,7 @@ def test_several_parties_get_their_share_of_one_release(how):
 
 
 def test_messages_out_of_order_are_refused():
-    _, _, features, label = _session("mlp", "none")
+    _, _, features, label = _session("mlp", "gaussian(1)")
     with pytest.raises(ReleaseError, match="without its embedding"):
         features[0].backward(Gradient(step=99, values=torch.zeros(1)))
     with pytest.raises(ReleaseError, match="before a step was begun"):

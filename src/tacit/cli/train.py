@@ -37,7 +37,7 @@ def train(
     stream: Annotated[bool | None, _flag("One pass in time order, by day.", "--stream")] = None,
     layers: Annotated[bool | None, _flag("Measure every layer too.", "--layers")] = None,
     attacks: Annotated[list[str] | None, _flag("An attack to run; repeat it.", "--attack")] = None,
-    monitor_every: Annotated[int | None, _flag("Attack every n-th release. [8]")] = None,
+    monitor_every: Annotated[int | None, _flag("Attack every n-th release. [32]")] = None,
     threads: Annotated[int | None, _flag("Threads of torch. [all cores]")] = None,
     out: Annotated[Path | None, _flag("Run directory to write. [none]")] = None,
     tensorboard: Annotated[bool, _flag("Log to OUT/tensorboard too.", "--tensorboard")] = False,

@@ -176,7 +176,8 @@ def take(table: Table, rows: Array, columns: Columns | None = None) -> Features:
 
     rows = _row_numbers(table, rows)
     numeric, categorical = np.asarray(table.numeric)[rows], np.asarray(table.categorical)[rows]
-    if columns is not None:
+    everything = (*range(numeric.shape[1]),), (*range(categorical.shape[1]),)
+    if columns is not None and (columns.numeric, columns.categorical) != everything:
         numeric = numeric[:, list(columns.numeric)]
         categorical = categorical[:, list(columns.categorical)]
     return Features(

@@ -11,11 +11,13 @@ from tacit.protect.base import (
     PROTECTIONS,
     RUNNING,
     Batch,
+    Draft,
     Isotropic,
     Plan,
     Protection,
     noise_only,
 )
+from tacit.rng import Stream
 from tacit.rows import norms
 from tacit.spec import require
 
@@ -48,6 +50,10 @@ class NoProtection(Protection[None]):
     def plan(self, batch: Batch, memory: None) -> Plan[None]:  # noqa: ARG002
         """Return a plan without noise."""
         return Plan(noise=(), memory=None, how="no protection was asked for")
+
+    def apply(self, batch: Batch, stream: Stream, memory: object) -> Draft:  # noqa: ARG002
+        """Return the rows themselves."""
+        return Draft(rows=batch.rows, plans=(self.plan(batch, None),), memory=None)
 
 
 @final

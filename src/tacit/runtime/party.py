@@ -102,7 +102,11 @@ class FeatureParty(FeatureEnd):
 
 @final
 class LabelParty(LabelEnd):
-    """Owns labels, the top model, the guard and maybe features of its own."""
+    """Owns labels, the top model, the guard and maybe features of its own.
+
+    With ``early`` the release is returned before the top model's weight gradients are computed, so
+    that both sides can work at once; in one process, where they cannot, that only costs time.
+    """
 
     def __init__(
         self,
@@ -114,8 +118,10 @@ class LabelParty(LabelEnd):
         optimizer: torch.optim.Optimizer,
         combined_by: Combine = "sum",
         source: Source | None = None,
+        early: bool = True,
     ) -> None:
         self.top = top
+        self._early = early
         self.guard = guard
         self.objective = objective
         self._labels = labels
@@ -125,7 +131,7 @@ class LabelParty(LabelEnd):
         self._loss: Tensor | None = None
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
-        """Return the releases as soon as they exist; the top model's own gradients can wait.
+        """Return one release per feature party.
 
         The combined cut is protected once, whatever the number of feature parties; what each of
         them gets is computed from that one release.
@@ -135,8 +141,7 @@ class LabelParty(LabelEnd):
         cut = joined.detach().requires_grad_()
         labels = self._labels[rows]
         outputs = self._outputs(rows, cut)
-        self._loss = self.objective.loss(outputs, labels)
-        (grads,) = torch.autograd.grad(self._loss, cut, retain_graph=True)
+        grads = self._differentiate(self.objective.loss(outputs, labels), cut)
         probs = self.objective.probabilities(outputs.detach())
         release = self.guard.release(
             Cut(
@@ -154,14 +159,29 @@ class LabelParty(LabelEnd):
         shares = torch.autograd.grad(joined, parts, grad_outputs=release.grads)
         return [Gradient(step=release.step, values=share) for share in shares]
 
+    def _differentiate(self, loss: Tensor, cut: Tensor) -> Tensor:
+        """Return the gradient at the cut; the weights' gradients come first or later.
+
+        Early releases cost a second pass through the top model's activations, which pays where the
+        feature party works at the same time. The numbers are the same bit for bit.
+        """
+        self._loss = loss
+        if self._early:
+            (grads,) = torch.autograd.grad(loss, cut, retain_graph=True)
+            return grads
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert cut.grad is not None  # noqa: S101 - it is a leaf of the graph that was just run
+        return cut.grad
+
     def update(self) -> float:
-        """Compute the top model's gradients and take an optimiser step."""
+        """Take an optimiser step on the top model."""
         if self._loss is None:
             raise ReleaseError("update was called before a step was begun")
         loss, self._loss = self._loss, None
-        self._optimizer.zero_grad(set_to_none=True)
-        # Only the weights: the gradient at the cut was computed in step.
-        loss.backward(inputs=list(self.top.parameters()))  # type: ignore[no-untyped-call]
+        if self._early:
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward(inputs=list(self.top.parameters()))  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return float(loss.detach())
 

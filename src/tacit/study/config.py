@@ -36,7 +36,7 @@ class TrainConfig(BaseModel):
     stream: bool = False
     layers: bool = False
     attacks: tuple[str, ...] = ("norm", "cosine", "energy", "principal")
-    monitor_every: int = Field(default=8, ge=1)
+    monitor_every: int = Field(default=32, ge=1)
     threads: int | None = Field(default=None, ge=1)
 
     @field_validator("protect")

@@ -24,6 +24,7 @@ from tacit.types import Cut, Release
 __all__ = ["Observer", "Progress", "Trial", "run"]
 
 Indices = npt.NDArray[np.int64]
+Source = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @final
@@ -78,11 +79,13 @@ class Trial:
             classes=table.classes,
             seed=config.seed,
         )
+        source = _sources(table)
         features = [
-            FeatureParty(bottom, _source(table, part), optimizer=adam(bottom, config.lr))
+            FeatureParty(bottom, source(part), optimizer=adam(bottom, config.lr))
             for bottom, part in zip(model.bottoms, columns, strict=True)
         ]
-        monitor = LeakMonitor(config.attacks, every=config.monitor_every) if self._binary else None
+        watched = self._binary and config.attacks
+        monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
         layers = [LayerMonitor(party, every=config.monitor_every) for party in features]
         layers = layers if config.layers and self._binary else []
         label = LabelParty(
@@ -92,7 +95,8 @@ class Trial:
             objective=self.objective,
             optimizer=adam(model.top, config.lr),
             combined_by=config.combine,
-            source=None if own is None else _source(table, own),
+            source=None if own is None else source(own),
+            early=False,
         )
         return features, label, monitor, layers
 
@@ -249,12 +253,20 @@ def _inputs(table: data.Table, columns: data.Columns) -> nets.Inputs:
     )
 
 
-def _source(table: data.Table, columns: data.Columns) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    def take(rows: Tensor) -> tuple[Tensor, Tensor]:
-        found = data.take(table, rows.numpy(), columns)
-        return found.numeric, found.categorical
+def _sources(table: data.Table) -> Callable[[data.Columns], Source]:
+    """Return the way to a party's columns; parties that hold the same ones read them once."""
+    last: dict[data.Columns, tuple[Tensor, data.Features]] = {}
 
-    return take
+    def source(columns: data.Columns) -> Source:
+        def take(rows: Tensor) -> tuple[Tensor, Tensor]:
+            if columns not in last or last[columns][0] is not rows:
+                last[columns] = (rows, data.take(table, rows.numpy(), columns))
+            found = last[columns][1]
+            return found.numeric, found.categorical
+
+        return take
+
+    return source
 
 
 def _all(
