@@ -19,9 +19,9 @@ DOC = Path(__file__).parents[1] / "docs" / "results.md"
 PROTECTIONS = ("none", "marvell(s=4)", "iso(t=1) | marvell(s=4)")
 SETTINGS: dict[str, dict[str, Any]] = {
     "criteo": {"model": "wdl", "epochs": 5, "lr": 1e-4},
-    "avazu": {"model": "wdl", "epochs": 5, "lr": 1e-3},
+    "avazu": {"model": "wdl", "epochs": 5, "lr": 3e-4},
     "credit": {"model": "mlp", "epochs": 20, "lr": 1e-3},
-    "spambase": {"model": "mlp", "epochs": 60, "lr": 1e-3, "batch_size": 256},
+    "spambase": {"model": "mlp", "epochs": 20, "lr": 1e-3, "batch_size": 256},
     "imdb": {"model": "mlp", "epochs": 10, "lr": 1e-3},
 }
 HEADER = (

@@ -16,26 +16,33 @@ from typing import TYPE_CHECKING
 from tacit._version import __version__
 
 if TYPE_CHECKING:
-    from tacit import attack, errors, measure, protect, testing
+    from tacit import attack, data, errors, measure, nets, protect, testing
     from tacit.guard import Guard
     from tacit.monitor import LeakMonitor
+    from tacit.runtime import FeatureParty, LabelParty
     from tacit.types import Certificate, Cut, Known, Release, Tape, View
 
 __all__ = [
     "Certificate",
     "Cut",
+    "FeatureParty",
     "Guard",
     "Known",
+    "LabelParty",
     "LeakMonitor",
     "Release",
     "Tape",
     "View",
     "__version__",
     "attack",
+    "data",
     "errors",
     "list_attacks",
+    "list_datasets",
+    "list_models",
     "list_protections",
     "measure",
+    "nets",
     "protect",
     "testing",
 ]
@@ -43,14 +50,16 @@ __all__ = [
 _HOMES = {
     "Certificate": "types",
     "Cut": "types",
+    "FeatureParty": "runtime",
     "Guard": "guard",
     "Known": "types",
+    "LabelParty": "runtime",
     "LeakMonitor": "monitor",
     "Release": "types",
     "Tape": "types",
     "View": "types",
 }
-_MODULES = {"attack", "errors", "measure", "protect", "testing"}
+_MODULES = {"attack", "data", "errors", "measure", "nets", "protect", "testing"}
 
 
 def list_protections() -> list[str]:
@@ -73,6 +82,28 @@ def list_attacks() -> list[str]:
     from tacit.attack import ATTACKS  # noqa: PLC0415 - lazy, see above
 
     return ATTACKS.names()
+
+
+def list_datasets() -> list[str]:
+    """Return the name of every data set that can be loaded by name.
+
+    >>> "ads" in list_datasets()
+    True
+    """
+    from tacit.data import names  # noqa: PLC0415 - lazy, see above
+
+    return list(names())
+
+
+def list_models() -> list[str]:
+    """Return the name of every registered model.
+
+    >>> "wdl" in list_models()
+    True
+    """
+    from tacit.nets import MODELS  # noqa: PLC0415 - lazy, see above
+
+    return MODELS.names()
 
 
 def __getattr__(name: str) -> object:

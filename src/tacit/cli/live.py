@@ -37,7 +37,8 @@ class _Rate(ProgressColumn):
 class LiveView:
     """A progress bar on standard error, and a table of results at the end."""
 
-    def __init__(self, protection: str, dataset: str, *, quiet: bool) -> None:
+    def __init__(self, protection: str, dataset: str, *, quiet: bool, unit: str = "epoch") -> None:
+        self._unit = unit
         self._console = Console(stderr=True, quiet=quiet)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -69,7 +70,7 @@ class LiveView:
         note = f"loss {seen.loss:.4f}"
         self._bar.update(self._task, completed=seen.step, total=seen.steps, note=note)
         if seen.leak is not None:
-            self._bar.console.print(_line(seen))
+            self._bar.console.print(_line(seen, self._unit))
 
     def summary(self, results: dict[str, Any]) -> None:
         """Print what was found."""
@@ -85,8 +86,8 @@ class LiveView:
         self._console.print(table)
 
 
-def _line(seen: Seen) -> str:
-    parts = [f"part {seen.part + 1}: loss {seen.loss:.4f}"]
+def _line(seen: Seen, unit: str) -> str:
+    parts = [f"{unit} {seen.part + 1}: loss {seen.loss:.4f}"]
     if seen.test is not None:
         parts.append(f"test AUC {seen.test['auc']:.4f}")
     parts += [f"{name} {leak['pooled']:.3f}" for name, leak in (seen.leak or {}).items()]

@@ -76,7 +76,8 @@ def run_training(
     if out is not None:
         stores.append(RunDirectory(out, chosen))
         stores += [TensorBoardLog(out / "tensorboard")] if board else []
-    with LiveView(chosen.protect, chosen.dataset, quiet=quiet) as view:
+    unit = "day" if chosen.stream else "epoch"
+    with LiveView(chosen.protect, chosen.dataset, quiet=quiet, unit=unit) as view:
 
         def observe(progress: Progress) -> None:
             for observer in (view, *stores):
