@@ -163,8 +163,7 @@ class Guard:
         power, measured = _check_release(
             batch, plans, grads, unit, identity=self.protection.identity
         )
-        claims = [plan for plan in plans if plan.sum_kl is not None]
-        best = min(claims, key=lambda plan: plan.sum_kl or 0.0, default=None)
+        best = _strongest(self.protection, plans)
         kl = None if best is None else best.sum_kl
         return Certificate(
             spec=self._spec,
@@ -179,6 +178,20 @@ class Guard:
 
     def __repr__(self) -> str:
         return f"Guard({self._spec!r}, releases={self.counts.total()})"
+
+
+def _strongest(protection: Chain, plans: tuple[Plan[Any], ...]) -> Plan[Any] | None:
+    """Return the plan with the strongest claim that still holds after the last stage.
+
+    Processing that looks at the release only cannot undo a bound; a later stage that looks at the
+    labels can, so what earlier stages claimed is void from there on.
+    """
+    best: Plan[Any] | None = None
+    for stage, plan in zip(protection.stages, plans, strict=True):
+        best = None if "labels" in stage.needs else best
+        if plan.sum_kl is not None and (best is None or plan.sum_kl < (best.sum_kl or 0.0)):
+            best = plan
+    return best
 
 
 @final

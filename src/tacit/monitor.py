@@ -47,7 +47,8 @@ class LeakMonitor:
     ) -> None:
         require(every >= 1, "every must be at least 1", every)
         self.attacks = tuple(get_attack(attack) for attack in attacks)
-        self._meters = {str(attack): LeakMeter() for attack in self.attacks}
+        self._meters = self._fresh()
+        self._recent = self._fresh()
         self._every = every
         self._seed = seed
         self._rng = torch.Generator().manual_seed(seed)
@@ -70,10 +71,24 @@ class LeakMonitor:
             except KnowledgeError:
                 continue
             view = View(grads=release.grads, embeddings=cut.embeddings, ids=cut.ids, known=known)
-            self._meters[str(attack)].add(attack(view, self._rng), cut.labels)
+            scores = attack(view, self._rng)
+            for meters in (self._meters, self._recent):
+                meters[str(attack)].add(scores, cut.labels)
 
     def report(self) -> dict[str, PooledLeak]:
         """Return what each attack has found so far; attacks without a usable batch are left out."""
+        return self._compute(self._meters)
+
+    def recent(self) -> dict[str, PooledLeak]:
+        """Return what each attack has found since the last call, e.g. in one epoch or one day."""
+        found = self._compute(self._recent)
+        self._recent = self._fresh()
+        return found
+
+    def _fresh(self) -> dict[str, LeakMeter]:
+        return {str(attack): LeakMeter() for attack in self.attacks}
+
+    def _compute(self, meters: dict[str, LeakMeter]) -> dict[str, PooledLeak]:
         rng = np.random.default_rng(self._seed)
-        usable = {name: meter for name, meter in self._meters.items() if meter.batches}
+        usable = {name: meter for name, meter in meters.items() if meter.batches}
         return {name: meter.compute(rng=rng) for name, meter in usable.items()}

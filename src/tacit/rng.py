@@ -26,6 +26,7 @@ _WIDE = (torch.float64,)
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 _ZEROS = bytes(1 << 16)
 _NONCE = bytes(16)
+_LEAST = {32: torch.tensor(2.0**-32), 64: torch.tensor(2.0**-64, dtype=torch.float64)}
 
 
 @final
@@ -134,8 +135,7 @@ class Stream:
         uniform = self._words(2 * half, word).to(real)
         radius, angle = uniform[:half], uniform[half:]
         # Near zero, where the tails come from, the magnitude of a word is exact in floating point.
-        least = torch.tensor(2.0**-bits, dtype=real)
-        torch.add(least, radius.abs_(), alpha=2.0 ** (1 - bits), out=radius)
+        torch.add(_LEAST[bits], radius.abs_(), alpha=2.0 ** (1 - bits), out=radius)
         radius.log_().mul_(-2.0).sqrt_()
         cosine = angle.mul_(math.pi * 2.0 ** (1 - bits)).cos()
         angle.sin_().mul_(radius)

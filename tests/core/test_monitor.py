@@ -44,6 +44,18 @@ def test_it_looks_at_every_nth_release():
         LeakMonitor(["cosin"])
 
 
+def test_recent_starts_anew_and_the_whole_goes_on():
+    monitor = LeakMonitor(["norm"])
+    guard = Guard("none", watch=monitor)
+    for seed in range(3):
+        guard.release(low_rank_cut(64, 8, seed=seed))
+    assert monitor.recent()["norm"].batches == 3
+    assert monitor.recent() == {}
+    guard.release(low_rank_cut(64, 8, seed=9))
+    assert monitor.recent()["norm"].batches == 1
+    assert monitor.report()["norm"].batches == 4
+
+
 def test_batches_without_positives_are_passed_over():
     monitor = LeakMonitor(["norm", "cosine"])
     guard = Guard("gaussian(1)", seed=1, watch=monitor)

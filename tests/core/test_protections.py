@@ -213,6 +213,19 @@ def test_chain_keeps_the_best_certificate_and_adds_up_the_power():
     assert Guard("max_norm | iso(1)", seed=1).release(cut).certificate.sum_kl is None
 
 
+def test_a_later_stage_that_looks_at_labels_voids_earlier_claims():
+    cut = low_rank_cut(512, 16)
+    strong = Guard("marvell(sum_kl=0.01)", seed=1).release(cut).certificate.sum_kl
+    assert strong == pytest.approx(0.01)
+    voided = Guard("marvell(sum_kl=0.01) | max_norm_positive", seed=1).release(cut).certificate
+    assert voided.sum_kl is None
+    assert voided.auc_bound is None
+    second = Guard("marvell(sum_kl=0.01) | marvell(sum_kl=0.5)", seed=1).release(cut).certificate
+    assert second.sum_kl > 0.01 or "without noise" in second.how
+    kept = Guard("marvell(sum_kl=0.01) | max_norm | iso(1)", seed=1).release(cut).certificate
+    assert kept.sum_kl == pytest.approx(0.01)
+
+
 def test_a_target_that_is_met_already_is_said_so():
     grads = torch.randn(512, 16, generator=torch.Generator().manual_seed(0))
     labels = (torch.arange(512) % 4 == 0).long()

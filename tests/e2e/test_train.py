@@ -129,6 +129,24 @@ def test_many_classes_train_with_cross_entropy():
     assert found["test"]["accuracy"] > 0.8
 
 
+def test_a_stream_is_tested_on_each_day_before_it_trains_on_it(tmp_path):
+    from tacit.data import write_ads_parquet
+
+    path = tmp_path / "stream.parquet"
+    write_ads_parquet(path, 20_000)
+    values = {"dataset": str(path), "model": "mlp", "stream": True, "batch_size": 128, "lr": 1e-3,
+              "monitor_every": 1}  # fmt: skip
+    trial, found = run(TrainConfig.of(values))
+    days = len(set(trial.table.day.tolist()))
+    assert len(found["history"]) == days > 3
+    assert found["history"][0]["test"] is None
+    assert all(part["test"]["auc"] > 0.3 for part in found["history"][1:])
+    assert all(part["leak"]["cosine"]["pooled"] > 0.9 for part in found["history"])
+    assert found["steps"] == trial.steps
+    late = found["history"][-3:]
+    assert sum(part["test"]["loss"] for part in late) / 3 < found["history"][1]["test"]["loss"]
+
+
 @pytest.mark.parametrize("combine", ["sum", "concat"])
 def test_several_parties(combine):
     values = {"dataset": "breast_cancer", "model": "mlp", "epochs": 20, "batch_size": 64,

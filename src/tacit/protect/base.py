@@ -113,14 +113,23 @@ class Isotropic:
         """Return how many normals a block of rows takes: rows without noise take none."""
         return width * (rows if inside is None else inside.shape[0])
 
-    def add_to(self, out: Tensor, block: slice, inside: Tensor | None, normals: Tensor) -> None:  # noqa: ARG002
-        """Add noise made of the normals to a block of rows, in place."""
-        normals = normals.reshape(-1, out.shape[1])
+    def write(
+        self,
+        base: Tensor,
+        out: Tensor,
+        block: slice,  # noqa: ARG002 - one signature for both kinds of noise
+        inside: Tensor | None,
+        normals: Tensor,
+    ) -> None:
+        """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
+        normals = normals.view(-1, out.shape[1])
         std = min(self.std, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
         if inside is None:
-            out.add_(normals, alpha=std)
-        else:
-            out.index_add_(0, inside, normals, alpha=std)
+            torch.add(base, normals, alpha=std, out=out)
+            return
+        if base is not out:
+            out.copy_(base)
+        out.index_add_(0, inside, normals, alpha=std)
 
     def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
         """Return trace, Frobenius norm and largest value of the covariance of all rows together.
@@ -153,11 +162,18 @@ class Along:
         """Return how many normals a block of rows takes: one each."""
         return rows
 
-    def add_to(self, out: Tensor, block: slice, inside: Tensor | None, normals: Tensor) -> None:  # noqa: ARG002
-        """Add noise made of the normals to a block of rows, in place."""
+    def write(
+        self,
+        base: Tensor,
+        out: Tensor,
+        block: slice,
+        inside: Tensor | None,  # noqa: ARG002 - one signature for both kinds of noise
+        normals: Tensor,
+    ) -> None:
+        """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
         steps = normals.mul_(self.std[block]).unsqueeze(1)
         direction = self.direction if self.direction.dim() == 1 else self.direction[block]
-        out.addcmul_(steps, direction.to(out.dtype))  # addr_ would make a copy and copy it back
+        torch.addcmul(base, steps, direction.to(out.dtype), out=out)
 
     def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
         """Return what :meth:`Isotropic.size` returns, for rank-one covariances."""
@@ -236,7 +252,11 @@ def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
     out = torch.empty_like(rows)
     total, width = rows.shape
     for block in blocks(total, width):
-        part = out[block].copy_(rows[block]) if plan.signal else out[block].zero_()
+        part, base = out[block], rows[block]
+        if not plan.signal:
+            base = part.zero_()
+        elif not plan.noise:
+            part.copy_(base)
         inside = [noise.inside(block, total) for noise in plan.noise]
         count = [n.count(part.shape[0], width, i) for n, i in zip(plan.noise, inside, strict=True)]
         # One draw for all parts: short draws cost more in calls than in arithmetic.
@@ -244,7 +264,8 @@ def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
         for noise, place, normals in zip(
             plan.noise, inside, torch.split(drawn, count), strict=True
         ):
-            noise.add_to(part, block, place, normals)
+            noise.write(base, part, block, place, normals)
+            base = part
     return out
 
 

@@ -18,8 +18,8 @@ __all__ = ["Chain", "get"]
 class Chain:
     """Several protections, each applied to what the one before it made; also just one.
 
-    Guarantee: that of any stage; what later stages add is independent of the labels given the
-    earlier release or is itself noise, and processing cannot undo a bound.
+    Guarantee: the strongest of the last stage that looks at labels and of all after it; processing
+    that looks at the release only cannot undo a bound, a stage that looks at labels again can.
 
     >>> str(get("max_norm|gaussian( 0.10 )"))
     'max_norm | gaussian(sigma=0.1)'

@@ -103,19 +103,15 @@ class Marvell(Protection[Memory]):
         d, gap = batch.rows.shape[1], stats.gap
         used = _stds(self._solve(d, stats, gap))
         scale = 2.0**stats.exponent
-        parts: list[Isotropic | Along] = [
-            Isotropic(
-                std=std * scale, rows=to_place(np.flatnonzero(batch.labels == label), batch.rows)
-            )
-            for label, std in enumerate((used.across0, used.across1))
-            if std > 0
-        ]
+        parts: list[Isotropic | Along] = []
         if used.along0 > 0 or used.along1 > 0:
-            std = np.where(batch.labels == 1, used.along1 * scale, used.along0 * scale)
-            direction = to_place(stats.difference / math.sqrt(gap), batch.rows)
-            parts.append(
-                Along(std=to_place(std, batch.rows), direction=direction.to(batch.rows.dtype))
-            )
+            stds = np.where(batch.labels == 1, used.along1 * scale, used.along0 * scale)
+            line = to_place(stats.difference / math.sqrt(gap), batch.rows).to(batch.rows.dtype)
+            parts.append(Along(std=to_place(stds, batch.rows), direction=line))
+        for label, std in enumerate((used.across0, used.across1)):
+            if std > 0:
+                rows = to_place(np.flatnonzero(batch.labels == label), batch.rows)
+                parts.append(Isotropic(std=std * scale, rows=rows))
         return Plan(
             noise=tuple(parts),
             memory=keep,

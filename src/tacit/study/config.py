@@ -35,7 +35,7 @@ class TrainConfig(BaseModel):
     seed: int = 0
     stream: bool = False
     layers: bool = False
-    attacks: tuple[str, ...] = ("norm", "cosine", "energy", "principal")
+    attacks: tuple[str, ...] = ("norm", "cosine", "energy")
     monitor_every: int = Field(default=32, ge=1)
     threads: int | None = Field(default=None, ge=1)
 

@@ -152,8 +152,10 @@ class _Run:
             self._train(number, batches)
             found = before if stream else self.trial.score(test)
             loss = _mean(self.losses[-len(batches) :])
-            self.history.append({"part": number, "loss": loss, "test": found})
-            self._report(number, loss, test=found, leak=_leaks(self.trial.monitor))
+            monitor = self.trial.monitor
+            leak = {} if monitor is None else _plain(monitor.recent())
+            self.history.append({"part": number, "loss": loss, "test": found, "leak": leak})
+            self._report(number, loss, test=found, leak=leak)
 
     def _train(self, number: int, batches: list[Indices]) -> None:
         places = (torch.from_numpy(rows) for rows in batches)
@@ -214,8 +216,10 @@ def _results(
 
 
 def _leaks(monitor: LeakMonitor | None) -> dict[str, dict[str, float]]:
-    if monitor is None:
-        return {}
+    return {} if monitor is None else _plain(monitor.report())
+
+
+def _plain(report: dict[str, measure.PooledLeak]) -> dict[str, dict[str, float]]:
     return {
         name: {
             "pooled": leak.leak_auc,
@@ -225,7 +229,7 @@ def _leaks(monitor: LeakMonitor | None) -> dict[str, dict[str, float]]:
             "mean": leak.mean,
             "q95": leak.q95,
         }
-        for name, leak in monitor.report().items()
+        for name, leak in report.items()
     }
 
 
