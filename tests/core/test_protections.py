@@ -10,7 +10,8 @@ from scipy import stats
 
 from tacit import Cut, Guard, measure, protect
 from tacit.errors import ReleaseError
-from tacit.protect.base import NOISE_ONLY, RUNNING, Along, Batch, Isotropic, Plan, Protection
+from tacit.protect.base import NOISE_ONLY, RUNNING, Batch, Plan, Protection
+from tacit.protect.parts import Along, Isotropic
 from tacit.protect.statistics import ClassStatistics
 from tacit.rng import Key
 from tacit.testing import ProtectionContract, low_rank_cut

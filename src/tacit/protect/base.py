@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
+from tacit.protect.parts import Along, Isotropic
 from tacit.rng import Stream
 from tacit.rows import as_rows, blocks, exponent, on_host, working
 from tacit.spec import Registry, Specified
@@ -31,10 +32,8 @@ __all__ = [
     "NOISE_ONLY",
     "PROTECTIONS",
     "RUNNING",
-    "Along",
     "Batch",
     "Draft",
-    "Isotropic",
     "Plan",
     "Protection",
     "draw",
@@ -91,98 +90,6 @@ class Batch:
             exponent=exponent(flat),
             resolution=torch.finfo(flat.dtype).eps,
         )
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Isotropic:
-    """Noise with the same variance in every direction, for all rows or for some, in order."""
-
-    std: float
-    rows: Tensor | None = None
-
-    def inside(self, block: slice, total: int) -> Tensor | None:
-        """Return the noisy rows of a block by their place in it, or None for all of them."""
-        if self.rows is None or (block.start == 0 and block.stop == total):
-            return self.rows
-        ends = torch.searchsorted(self.rows, self.rows.new_tensor([block.start, block.stop]))
-        inside: Tensor = self.rows[int(ends[0]) : int(ends[1])] - block.start
-        return inside
-
-    def count(self, rows: int, width: int, inside: Tensor | None) -> int:
-        """Return how many normals a block of rows takes: rows without noise take none."""
-        return width * (rows if inside is None else inside.shape[0])
-
-    def write(
-        self,
-        base: Tensor,
-        out: Tensor,
-        block: slice,  # noqa: ARG002 - one signature for both kinds of noise
-        inside: Tensor | None,
-        normals: Tensor,
-    ) -> None:
-        """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
-        normals = normals.view(-1, out.shape[1])
-        std = min(self.std, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
-        if inside is None:
-            torch.add(base, normals, alpha=std, out=out)
-            return
-        if base is not out:
-            out.copy_(base)
-        out.index_add_(0, inside, normals, alpha=std)
-
-    def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
-        """Return trace, Frobenius norm and largest value of the covariance of all rows together.
-
-        In units of ``unit ** 2``.
-        """
-        count = shape[0] if self.rows is None else len(self.rows)
-        single = (self.std / unit) ** 2
-        return count * shape[1] * single, single * math.sqrt(count * shape[1]), single
-
-    def traces(self, shape: torch.Size, unit: float) -> Tensor:
-        """Return the trace of each row's covariance, in units of ``unit ** 2``."""
-        trace = torch.zeros(shape[0], dtype=torch.float64)
-        trace[slice(None) if self.rows is None else self.rows.cpu()] = 1.0
-        return trace * (shape[1] * (self.std / unit) ** 2)
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Along:
-    """Noise along one direction of unit length, shared (``[d]``) or each row's own (``[B, d]``)."""
-
-    std: Tensor
-    direction: Tensor
-
-    def inside(self, block: slice, total: int) -> None:
-        """Return None: every row has its place here, if only with a standard deviation of zero."""
-
-    def count(self, rows: int, width: int, inside: Tensor | None) -> int:  # noqa: ARG002
-        """Return how many normals a block of rows takes: one each."""
-        return rows
-
-    def write(
-        self,
-        base: Tensor,
-        out: Tensor,
-        block: slice,
-        inside: Tensor | None,  # noqa: ARG002 - one signature for both kinds of noise
-        normals: Tensor,
-    ) -> None:
-        """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
-        steps = normals.mul_(self.std[block]).unsqueeze(1)
-        direction = self.direction if self.direction.dim() == 1 else self.direction[block]
-        torch.addcmul(base, steps, direction.to(out.dtype), out=out)
-
-    def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
-        """Return what :meth:`Isotropic.size` returns, for rank-one covariances."""
-        trace = self.traces(shape, unit).numpy()
-        return float(trace.sum()), math.sqrt(float((trace * trace).sum())), float(trace.max())
-
-    def traces(self, shape: torch.Size, unit: float) -> Tensor:  # noqa: ARG002
-        """Return the trace of each row's covariance, in units of ``unit ** 2``."""
-        return (self.std.cpu() / unit).square()
 
 
 @final

@@ -16,13 +16,12 @@ from tacit.protect.base import (
     MET,
     PROTECTIONS,
     RUNNING,
-    Along,
     Batch,
-    Isotropic,
     Plan,
     Protection,
     noise_only,
 )
+from tacit.protect.parts import Along, Isotropic
 from tacit.protect.statistics import ClassStatistics
 from tacit.rows import to_place
 from tacit.spec import require

@@ -13,14 +13,13 @@ from tacit.protect.base import (
     BATCH,
     PROTECTIONS,
     RUNNING,
-    Along,
     Batch,
-    Isotropic,
     Plan,
     Protection,
     noise_only,
 )
 from tacit.protect.noise import blend
+from tacit.protect.parts import Along, Isotropic
 from tacit.rows import norms, to_place, unit_rows
 
 __all__ = ["MaxNorm", "MaxNormPositive"]

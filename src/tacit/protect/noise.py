@@ -12,11 +12,11 @@ from tacit.protect.base import (
     RUNNING,
     Batch,
     Draft,
-    Isotropic,
     Plan,
     Protection,
     noise_only,
 )
+from tacit.protect.parts import Isotropic
 from tacit.rng import Stream
 from tacit.rows import norms
 from tacit.spec import require

@@ -15,7 +15,8 @@ from tacit.errors import InputError, ReleaseError
 from tacit.guard import Guard
 from tacit.protect import Chain, Protection
 from tacit.protect import get as get_protection
-from tacit.protect.base import Along, Batch, Isotropic, draw
+from tacit.protect.base import Batch, draw
+from tacit.protect.parts import Along, Isotropic
 from tacit.rng import Key
 from tacit.testing.gradients import low_rank_cut
 from tacit.types import Cut
