@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tacit.errors import ReleaseError
 from tacit.protect import Chain
-from tacit.protect.base import MET, Batch, Plan
+from tacit.protect.base import Batch, Draft, Plan
+from tacit.protect.parts import Along, Isotropic
 from tacit.rows import blocks, norms, on_host, working
 
 __all__ = ["check_release", "strongest"]
@@ -27,73 +28,93 @@ def strongest(protection: Chain, plans: tuple[Plan[Any], ...]) -> Plan[Any] | No
     """Return the plan with the strongest claim that still holds after the last stage.
 
     Processing that looks at the release only cannot undo a bound; a later stage that looks at the
-    labels can, so what earlier stages claimed is void from there on.
+    labels can, so what earlier stages claimed is void from there on. And a stage's own claim
+    assumes isotropic classes, which earlier noise of another shape has made untrue.
     """
     best: Plan[Any] | None = None
+    shaped = False
     for stage, plan in zip(protection.stages, plans, strict=True):
         best = None if "labels" in stage.needs else best
-        if plan.sum_kl is not None and (best is None or plan.sum_kl < (best.sum_kl or 0.0)):
+        claims = plan.sum_kl is not None and (not shaped or not plan.signal)
+        if claims and (best is None or (plan.sum_kl or 0.0) < (best.sum_kl or 0.0)):
             best = plan
+        shaped = shaped or any(not _everywhere(part) for part in plan.noise)
     return best
 
 
 def check_release(
-    batch: Batch, plans: tuple[Plan[Any], ...], grads: Tensor, unit: float, *, identity: bool
+    batch: Batch, draft: Draft, grads: Tensor, unit: float, *, identity: bool
 ) -> tuple[float, float]:
-    """Return planned and measured noise power per row in units of ``unit**2``, or refuse."""
+    """Return planned and measured noise power per row in units of ``unit**2``, or refuse.
+
+    Every stage is checked against the rows it was given; the last one by the released bytes.
+    """
+    released = grads.detach().reshape(batch.rows.shape)
     if identity:
-        if not torch.equal(grads.reshape(batch.rows.shape).to(batch.rows.dtype), batch.rows):
+        if not torch.equal(working(released), batch.rows):
             raise ReleaseError("the gradients were changed where nothing was asked for")
         return 0.0, 0.0
-    signal = all(plan.signal for plan in plans)
-    length = _noise_lengths(batch.rows if signal else None, grads, unit)
+    planned, measured = 0.0, 0.0
+    results = (*draft.given[1:], released)
+    for plan, given, result in zip(draft.plans, draft.given, results, strict=True):
+        power, found = _check_stage(plan, given if plan.signal else None, result, unit)
+        planned, measured = planned + power, measured + found
+    if planned == 0:
+        raise ReleaseError("the protection asked for did not run: nothing was released")
+    return planned / len(grads), measured / len(grads)
+
+
+def _check_stage(
+    plan: Plan[Any], given: Tensor | None, result: Tensor, unit: float
+) -> tuple[float, float]:
+    """Return planned and measured noise power of one stage, or refuse."""
+    length = _noise_lengths(given, result, unit)
     total = float(np.square(length).sum())
     if not math.isfinite(total):
-        raise ReleaseError(
-            "the protected gradient is not finite: lower the loss scale or the noise"
-        )
-    planned, spread, peak = _planned(plans, batch.rows.shape, unit)
+        raise ReleaseError("the protected gradient is not finite: lower the loss or the noise")
+    planned, spread, peak = _planned(plan, result.shape, unit)
     if planned == 0:
-        if total > 0 or not any(plan.how == MET for plan in plans):
-            raise ReleaseError("the protection asked for did not run: nothing was released")
+        if total > 0:
+            raise ReleaseError("there is noise where none was planned: nothing was released")
         return 0.0, 0.0
-    # Every value of the release is at most one unit of gradient plus its row's noise.
-    rounding = 2 * batch.resolution * math.sqrt(grads.numel()) * (1 + float(length.max()))
+    # Every value is at most that of the row it was given (a unit, or a former stage's) plus noise.
+    largest = float(result.abs().max()) / unit + float(length.max())
+    rounding = 2 * torch.finfo(result.dtype).eps * math.sqrt(result.numel()) * largest
     _check_size(planned, spread, peak, math.sqrt(total), rounding)
     if length.min() == 0:
-        _check_resolved(batch, plans, length, unit)
-    return planned / len(grads), total / len(grads)
+        _check_resolved(plan, given, result, length, unit)
+    return planned, total
 
 
-def _noise_lengths(clean: Tensor | None, grads: Tensor, unit: float) -> Vector:
-    """Return the length of each row's noise in the released bytes, in units of ``unit``."""
-    flat = grads.detach().reshape(grads.shape[0], -1)
+def _everywhere(part: Isotropic | Along) -> bool:
+    return isinstance(part, Isotropic) and part.rows is None
+
+
+def _noise_lengths(given: Tensor | None, result: Tensor, unit: float) -> Vector:
+    """Return the length of each row's noise, in units of ``unit``."""
     # Squares of float32 values are safe near one; elsewhere the units must go first.
-    early = 1.0 if 2.0**-40 < unit < 2.0**40 and clean is not None else 1 / unit
+    early = 1.0 if 2.0**-40 < unit < 2.0**40 and given is not None else 1 / unit
     found = []
-    for block in blocks(*flat.shape):
-        noise = working(flat[block] if clean is None else flat[block] - clean[block])
+    for block in blocks(*result.shape):
+        noise = working(result[block] if given is None else result[block] - given[block])
         noise = noise if early == 1.0 else noise * early
         found.append(on_host(torch.linalg.vector_norm(noise, dim=1)))
     return np.concatenate(found).astype(np.float64) / (early * unit)
 
 
-def _planned(
-    plans: tuple[Plan[Any], ...], shape: torch.Size, unit: float
-) -> tuple[float, float, float]:
-    """Return trace, Frobenius norm and largest variance of the noise that counts.
+def _planned(plan: Plan[Any], shape: torch.Size, unit: float) -> tuple[float, float, float]:
+    """Return trace, Frobenius norm and largest variance of a plan's noise; refuse an overspent one.
 
     Parts are independent, so traces add up; the other two add up at most.
     """
-    trace, spread, peak = 0.0, 0.0, 0.0
-    for plan in plans:
-        sizes = [part.size(shape, unit) for part in plan.noise]
-        _check_budget(plan, sum(size[0] for size in sizes) / shape[0], unit)
-        if not plan.signal:
-            trace, spread, peak = 0.0, 0.0, 0.0
-        trace += sum(size[0] for size in sizes)
-        spread += sum(size[1] for size in sizes)
-        peak += sum(size[2] for size in sizes)
+    sizes = [part.size(shape, unit) for part in plan.noise]
+    trace, spread, peak = (sum(size[i] for size in sizes) for i in range(3))
+    rms = math.sqrt(trace / shape[0]) * unit
+    if plan.limit is not None and rms > plan.limit * (1 + 1e-9):
+        raise ReleaseError(
+            f"noise of root mean square length {rms:.6g} exceeds its budget {plan.limit:.6g}: "
+            "nothing was released"
+        )
     return trace, spread, peak
 
 
@@ -110,28 +131,22 @@ def _check_size(planned: float, spread: float, peak: float, found: float, roundi
 
 
 def _check_resolved(
-    batch: Batch, plans: tuple[Plan[Any], ...], length: Vector, unit: float
+    plan: Plan[Any], given: Tensor | None, result: Tensor, length: Vector, unit: float
 ) -> None:
     """Refuse rows whose noise is finer than the number format can show."""
-    shape = batch.rows.shape
-    planned = torch.zeros(shape[0], dtype=torch.float64)
-    for part in (part for plan in plans for part in plan.noise):
-        planned += part.traces(shape, unit)
+    planned = torch.zeros(len(length), dtype=torch.float64)
+    for part in plan.noise:
+        planned += part.traces(result.shape, unit)
     silent = ((torch.from_numpy(length) == 0) & (planned > 0)).nonzero().squeeze(1)
     if len(silent) == 0:
         return
-    own = norms(batch.rows[silent.to(batch.rows.device)]).cpu()
-    lost = planned[silent].sqrt() < batch.resolution * own / unit
-    if bool(lost.any()):
+    form = torch.finfo(result.dtype)
+    finest = form.smallest_normal * form.eps * math.sqrt(result.shape[1])
+    own = 0.0 if given is None else norms(given[silent.to(given.device)]).cpu()
+    least = (own * form.eps + finest) / unit
+    lost = int((planned[silent].sqrt() < least).sum())
+    if lost:
         raise ReleaseError(
-            f"the noise of {int(lost.sum())} rows is lost in rounding: nothing was released; raise "
-            "the noise, scale the loss down or use a wider floating-point type"
-        )
-
-
-def _check_budget(plan: Plan[Any], power: float, unit: float) -> None:
-    if plan.limit is not None and math.sqrt(power) * unit > plan.limit * (1 + 1e-9):
-        raise ReleaseError(
-            f"noise of root mean square length {math.sqrt(power) * unit:.6g} exceeds its budget "
-            f"{plan.limit:.6g}: nothing was released"
+            f"the noise of {lost} rows is lost in rounding: nothing was released; raise the noise, "
+            "scale the loss down or use a wider floating-point type"
         )

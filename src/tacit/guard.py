@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import torch
@@ -16,7 +17,7 @@ from tacit.measure.bounds import auc_bound, gaussian_auc
 from tacit.protect import Chain, Protection
 from tacit.protect import get as get_protection
 from tacit.protect.base import EMPIRICAL, Batch, Draft
-from tacit.rng import Key
+from tacit.rng import Key, whole
 from tacit.spec import require
 from tacit.types import Certificate, Cut, Release
 
@@ -70,7 +71,7 @@ class Guard:
         self._watch = watch
         self._memory: tuple[object, ...] | None = None
         self._width: int | None = None
-        self._last: tuple[tuple[bytes, ...], Release] | None = None
+        self._last: _Last | None = None
 
     def __call__(
         self, z: Tensor, y: Tensor, *, ids: Tensor | None = None, probs: Probs | None = None
@@ -109,13 +110,18 @@ class Guard:
         # Without noise there is nothing to average away or to cancel: any step may come again.
         tags = () if self.protection.identity else self._tags(cut, batch)
         step = self._next_step(cut.step)
-        if tags and self._last is not None and step == self._last[1].step:
-            return self._replayed(tags)
+        again = bool(tags) and self._last is not None and step == self._last.release.step
+        if again:
+            self._check_same(tags)
+        memory = self._last.before if again and self._last is not None else self._memory
         stream = self._key.stream("noise", step, *tags, self._spec)
-        draft = self.protection.apply(batch, stream, self._memory)
+        draft = self.protection.apply(batch, stream, memory)
         grads = draft.rows.to(cut.grads.dtype).reshape(cut.grads.shape)
         release = Release(grads=grads, certificate=self._certify(batch, draft, grads), step=step)
-        self._memory, self._width, self._last = draft.memory, width, (tags, release)  # type: ignore[assignment]
+        if again:
+            return release
+        self._last = _Last(tags=tags, release=replace(release, grads=grads[:0]), before=memory)
+        self._memory, self._width = draft.memory, width  # type: ignore[assignment]
         self.counts[release.certificate.how] += 1
         if self._watch is not None:
             self._watch(cut, release)
@@ -124,7 +130,7 @@ class Guard:
     @property
     def last_certificate(self) -> Certificate | None:
         """The certificate of the last release; it stays at the label party."""
-        return None if self._last is None else self._last[1].certificate
+        return None if self._last is None else self._last.release.certificate
 
     def _tags(self, cut: Cut, batch: Batch) -> tuple[bytes, ...]:
         """Return what stands for everything that the noise is keyed by."""
@@ -133,28 +139,32 @@ class Guard:
         return (*tags, self._key.digest(batch.labels.tobytes()))
 
     def _next_step(self, asked: int | None) -> int:
-        last = -1 if self._last is None else self._last[1].step
-        if asked is not None and asked < last and not self.protection.identity:
+        last = -1 if self._last is None else self._last.release.step
+        if asked is None:
+            return last + 1
+        asked = whole(asked)
+        if asked < 0:
+            raise InputError(f"a step is a whole number from 0 on, got {asked}")
+        if asked < last and not self.protection.identity:
             raise ReplayError(
                 f"step {asked} was released before, step {last} is the last: a step that lies back "
                 "is not released again, because fresh noise could be averaged away"
             )
-        return last + 1 if asked is None else asked
+        return asked
 
-    def _replayed(self, tags: tuple[bytes, ...]) -> Release:
-        if self._last is None or tags != self._last[0]:
+    def _check_same(self, tags: tuple[bytes, ...]) -> None:
+        if self._last is None or tags != self._last.tags:
             raise ReplayError(
                 "this step was released with another embedding, gradient or label: two releases of "
                 "one step would let the noise be cancelled; take the next step"
             )
-        return self._last[1]
 
     def _certify(self, batch: Batch, draft: Draft, grads: Tensor) -> Certificate:
         """Check the release against its plans and return what may be claimed of it."""
-        unit = 2.0 ** max(-500, min(500, batch.exponent or 0))
+        unit = 2.0 ** (batch.exponent or 0)
         plans = draft.plans
         power, measured = check_release(
-            batch, plans, grads, unit, identity=self.protection.identity
+            batch, draft, grads, unit, identity=self.protection.identity
         )
         best = strongest(self.protection, plans)
         kl = None if best is None else best.sum_kl
@@ -165,12 +175,22 @@ class Guard:
             sum_kl=kl,
             auc_bound=None if kl is None else auc_bound(kl),
             gaussian_auc=None if kl is None else gaussian_auc(kl),
-            power=power * unit**2,
-            measured_power=measured * unit**2,
+            power=power * unit * unit,
+            measured_power=measured * unit * unit,
         )
 
     def __repr__(self) -> str:
         return f"Guard({self._spec!r}, releases={self.counts.total()})"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Last:
+    """What is kept of the last release: enough to make it again, not the bytes themselves."""
+
+    tags: tuple[bytes, ...]
+    release: Release
+    before: tuple[object, ...] | None
 
 
 @final
@@ -180,7 +200,7 @@ class _Seam(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, protect: Callable[[Tensor], Tensor]) -> Tensor:  # noqa: ANN401
         ctx.protect = protect
-        return z.view_as(z)
+        return z.clone()  # a view could not be changed in place by what comes next
 
     @staticmethod
     @once_differentiable

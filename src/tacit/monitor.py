@@ -46,7 +46,7 @@ class LeakMonitor:
         seed: int = 0,
     ) -> None:
         require(every >= 1, "every must be at least 1", every)
-        self.attacks = tuple(get_attack(attack) for attack in attacks)
+        self.attacks = tuple({str(a): a for a in map(get_attack, attacks)}.values())
         self._meters = self._fresh()
         self._recent = self._fresh()
         self._every = every

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import operator
 import secrets
 from typing import final
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from tacit.errors import InputError, ParameterError
 
-__all__ = ["Key", "Stream"]
+__all__ = ["Key", "Stream", "whole"]
 
 _WIDE = (torch.float64,)
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
@@ -157,6 +158,14 @@ def _derive(secret: bytes, context: tuple[int | str | bytes, ...]) -> bytes:
     return hmac.digest(secret, _encode(context), "sha256")
 
 
+def whole(value: object) -> int:
+    """Return a seed or a step as a Python integer, or refuse what is not whole."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ParameterError(f"seeds and steps are whole numbers, got {value!r}") from None
+
+
 def _encode(parts: tuple[int | str | bytes, ...]) -> bytes:
     """Write the parts so that no two different tuples share an encoding."""
     encoded = []
@@ -166,7 +175,9 @@ def _encode(parts: tuple[int | str | bytes, ...]) -> bytes:
                 kind, body = b"b", part
             case str():
                 kind, body = b"s", part.encode()
-            case int():
-                kind, body = b"i", part.to_bytes(part.bit_length() // 8 + 1, "big", signed=True)
+            case _:
+                number = whole(part)
+                size = number.bit_length() // 8 + 1
+                kind, body = b"i", number.to_bytes(size, "big", signed=True)
         encoded.append(kind + len(body).to_bytes(8, "big") + body)
     return b"".join(encoded)

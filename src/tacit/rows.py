@@ -88,14 +88,15 @@ def exponent(rows: Tensor, *, name: str = "grads") -> int | None:
     peak = max(-low.item(), high.item())
     if not math.isfinite(peak):
         raise InputError(f"{name} must be finite, found NaN or infinity: lower the learning rate")
-    return math.frexp(peak)[1] if peak > 0 else None
+    # Clamped so that 2**k and its inverse are floats; squares are safe long before.
+    return max(-1000, min(1000, math.frexp(peak)[1])) if peak > 0 else None
 
 
 def norms(rows: Tensor) -> Tensor:
     """Return the Euclidean norm of each row in ``float64``, right to rounding at any scale."""
     k = 0
     if rows.dtype == torch.float64:
-        k = max(-1000, min(1000, exponent(rows) or 0))
+        k = exponent(rows) or 0
         rows = rows * 2.0**-k
     length: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return length * 2.0**k

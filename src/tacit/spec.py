@@ -135,6 +135,8 @@ class Registry(Generic[T]):
     def _coerce(self, owner: str, name: str, hint: Any, value: object) -> object:  # noqa: ANN401
         """Return the value as the field's type, or say what the field takes."""
         kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        if isinstance(value, int) and abs(value) > 10**300:
+            raise SpecError(f"{owner}: {name} is out of range")
         for kind in kinds:
             if typing.get_origin(kind) is Literal and isinstance(value, Item):
                 if not value.positional and not value.named and value.name in typing.get_args(kind):
@@ -158,7 +160,10 @@ def parse(text: str, *, kind: str = "spec") -> tuple[Item, ...]:
     """
     if not isinstance(text, str) or not text.strip():
         raise SpecError(f"a {kind} needs a name, got {text!r}: see `tacit list`")
-    return _Parser(text).chain()
+    try:
+        return _Parser(text).chain()
+    except RecursionError:
+        raise SpecError(f"a {kind} is nested too deeply: {text[:40]!r}...") from None
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -3,6 +3,7 @@ import math
 import weakref
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -87,8 +88,12 @@ def test_a_repeated_step_gets_the_same_bytes():
     guard = Guard("marvell(s=4)", seed=1)
     cut = replace(low_rank_cut(64, 8), step=5, embeddings=torch.ones(64, 8))
     first = guard.release(cut)
-    assert guard.release(replace(cut, grads=cut.grads.clone())).grads is first.grads
+    sent = first.grads.clone()
+    first.grads.clamp_(-0.01, 0.01)  # what a receiver does with its copy changes nothing
+    assert torch.equal(guard.release(replace(cut, grads=cut.grads.clone())).grads, sent)
     assert guard.counts.total() == 1
+    following = guard.release(replace(cut, step=6))
+    assert torch.equal(guard.release(replace(cut, step=6)).grads, following.grads)
 
 
 @pytest.mark.parametrize("change", ["embeddings", "grads", "labels"])
@@ -214,6 +219,68 @@ def test_many_classes_pass_where_labels_are_not_used():
     cut = replace(low_rank_cut(64, 8), labels=torch.arange(64) % 10)
     for spec in ("none", "gaussian(1)", "iso(1)", "max_norm"):
         assert Guard(spec, seed=1).release(cut).grads.shape == (64, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"labels": [0, 1]}, InputError),
+        ({"grads": None}, InputError),
+        ({"weight": None}, InputError),
+        ({"step": "1"}, ParameterError),
+        ({"step": -3}, InputError),
+        ({"step": 1.5}, ParameterError),
+    ],
+)
+def test_wrong_types_are_refused(change, error):
+    with pytest.raises(error):
+        Guard("marvell(s=4)", seed=1).release(replace(low_rank_cut(64, 8), **change))
+
+
+def test_numpy_integers_are_seeds_and_steps_like_others():
+    cut = low_rank_cut(64, 8)
+    plain = [Guard("iso(1)", seed=7).release(replace(cut, step=s)).grads for s in (0, 5)]
+    other = [
+        Guard("iso(1)", seed=np.int64(7)).release(replace(cut, step=np.int64(s))).grads
+        for s in (0, 5)
+    ]
+    assert all(map(torch.equal, plain, other))
+    assert not torch.equal(*plain)
+    with pytest.raises(ParameterError, match=r"whole numbers, got 7\.0"):
+        Guard("iso(1)", seed=7.0)
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e300])
+def test_the_ends_of_the_float64_range_do_not_crash(scale):
+    cut = low_rank_cut(64, 8, dtype=torch.float64)
+    try:
+        out = Guard("marvell(s=4)", seed=1).release(replace(cut, grads=cut.grads * scale)).grads
+    except ReleaseError:
+        return
+    assert torch.isfinite(out).all()
+
+
+def test_half_precision_noise_that_underflows_is_refused():
+    grads = torch.zeros(64, 8, dtype=torch.float16)
+    labels = torch.arange(64) % 2
+    grads[labels == 1] = 2e-6
+    with pytest.raises(ReleaseError):
+        Guard("gaussian(1e-5)", seed=1).release(Cut(grads=grads, labels=labels, weight=1 / 1024))
+
+
+def test_what_follows_may_work_in_place():
+    z = torch.randn(16, 4, requires_grad=True)
+    nn.ReLU(inplace=True)(
+        Guard("gaussian(1)", seed=1)(z * 1, torch.arange(16) % 2)
+    ).sum().backward()
+    assert z.grad is not None
+
+
+def test_no_copy_is_shared_with_the_caller():
+    cut = low_rank_cut(16, 4)
+    out = Guard("none").release(cut).grads
+    out.zero_()
+    assert cut.grads.abs().sum() > 0
 
 
 def test_a_failed_release_leaves_the_guard_as_it_was():

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from tacit import Guard, LeakMonitor
-from tacit.errors import ReleaseError, ReplayError
+from tacit.errors import InputError, ReleaseError, ReplayError
 from tacit.nets import Inputs, combine
 from tacit.nets import get as get_model
 from tacit.objective import get as get_objective
-from tacit.runtime import FeatureParty, Gradient, LabelParty, adam, predict, train
+from tacit.runtime import Embedding, FeatureParty, Gradient, LabelParty, adam, predict, train
 
 N, BATCH = 512, 64
 SPECS = ["none", "gaussian(0.1)", "iso(1)", "max_norm", "max_norm_positive", "marvell(s=4)",
@@ -160,3 +160,25 @@ def test_messages_out_of_order_are_refused():
     old = features[0].forward(3, torch.arange(8))
     with pytest.raises(ReplayError, match="step 3 was released before"):
         label.step(torch.arange(8), [old])
+
+
+def test_a_refused_step_does_not_train_the_top_model():
+    _, _, features, label = _session("mlp", "gaussian(1)")
+    old = features[0].forward(3, torch.arange(8))
+    with pytest.raises(ReplayError):
+        label.step(torch.arange(8), [old])
+    with pytest.raises(ReleaseError, match="before a step was begun"):
+        label.update()
+
+
+def test_embeddings_that_break_the_rules_are_refused():
+    _, _, features, label = _session("mlp", "none")
+    rows = torch.arange(8)
+    good = features[0].forward(100, rows)
+    for wrong in (good.values[:4], good.values.long()):
+        with pytest.raises(InputError, match="an embedding must be"):
+            label.step(rows, [Embedding(step=100, values=wrong)])
+    with pytest.raises(InputError, match="of one step"):
+        label.step(rows, [good, Embedding(step=7, values=good.values)])
+    with pytest.raises(InputError, match="like its embedding"):
+        features[0].backward(Gradient(step=100, values=torch.zeros(8, 3)))

@@ -99,6 +99,11 @@ def test_flags_take_the_place_of_config_keys(capsys, tmp_path):
         (["--stream"], "time"),
         (["--config", "missing.toml"], "no such file"),
         (["--epochs", "many"], "valid integer"),
+        (["--objective", "ce"], "needs bce"),
+        (["--layers", "--parties", "2"], "--parties 1"),
+        (["--config", "."], "not a readable text file"),
+        (["--out", "/dev/null"], "cannot be made"),
+        (["--protect", "gaussian(1" + "0" * 400 + ")"], "out of range"),
     ],
 )
 def test_mistakes_exit_2_with_one_line(capsys, words, part):

@@ -54,13 +54,22 @@ def main(args: list[str] | None = None) -> int:
     words = sys.argv[1:] if args is None else args
     try:
         return int(app(args=words, standalone_mode=False) or 0)
-    except (TyperException, TacitError, OSError) as error:
-        if "--debug" in words:
-            raise
-        text = error.format_message() if isinstance(error, TyperException) else str(error)
-        if text:
-            typer.echo(f"error: {' '.join(text.split())}", err=True)
-        return 2 if isinstance(error, UsageError | TyperException) else 1
+    except TyperException as error:
+        return _complain(error, error.format_message(), words, code=2)
+    except UsageError as error:
+        return _complain(error, str(error), words, code=2)
+    except TacitError as error:
+        return _complain(error, str(error), words, code=1)
+    except Exception as error:
+        return _complain(error, f"{type(error).__name__}: {error}", words, code=1)
+
+
+def _complain(error: Exception, text: str, words: list[str], *, code: int) -> int:
+    if "--debug" in words:
+        raise error
+    if text:
+        typer.echo(f"error: {' '.join(text.split())}", err=True)
+    return code
 
 
 if __name__ == "__main__":

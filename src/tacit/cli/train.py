@@ -33,7 +33,7 @@ def train(
     epochs: Annotated[int | None, _flag("Passes over the training rows. [5]")] = None,
     batch_size: Annotated[int | None, _flag("Examples per step. [1024]")] = None,
     lr: Annotated[float | None, _flag("Learning rate of Adam, both sides. [1e-4]")] = None,
-    seed: Annotated[int | None, _flag("Of weights, split, order and noise. [0]")] = None,
+    seed: Annotated[int | None, _flag("Of all, and of the noise key: for study. [0]")] = None,
     stream: Annotated[bool | None, _flag("One pass in time order, by day.", "--stream")] = None,
     layers: Annotated[bool | None, _flag("Measure every layer too.", "--layers")] = None,
     attacks: Annotated[list[str] | None, _flag("An attack to run; repeat it.", "--attack")] = None,

@@ -28,7 +28,6 @@ from tacit.types import Cut
 __all__ = [
     "BATCH",
     "EMPIRICAL",
-    "MET",
     "NOISE_ONLY",
     "PROTECTIONS",
     "RUNNING",
@@ -45,7 +44,6 @@ M = TypeVar("M")
 BATCH = "from this batch"
 RUNNING = "from the running statistics of earlier batches"
 NOISE_ONLY = "noise without signal: the batch cannot support the protection, no earlier one did"
-MET = "target met without noise: the classes are this close already, under the assumption"
 EMPIRICAL = "empirical only: no bound is claimed"
 
 # The length of a row of pure noise, in units of one example's gradient. It must not depend on
@@ -71,6 +69,9 @@ class Batch:
     @classmethod
     def of(cls, cut: Cut, *, needs: Collection[str] = ()) -> Batch:
         """Return the checked rows of a cut, or say what is wrong with it."""
+        for name in ("grads", "labels"):
+            if not isinstance(value := getattr(cut, name), Tensor):
+                raise InputError(f"{name} must be a tensor, got {type(value).__name__}")
         flat = as_rows(cut.grads.detach())
         _check_column(cut.labels, "labels", flat.shape[0])
         labels = on_host(cut.labels)
@@ -80,7 +81,7 @@ class Batch:
             _check_column(cut.probs, "probs", flat.shape[0])
         if "probs" in needs:
             _check_probs(cut.probs)
-        if not (math.isfinite(cut.weight) and cut.weight > 0):
+        if not isinstance(cut.weight, int | float) or not 0 < cut.weight < math.inf:
             raise InputError(f"weight must be positive and finite, got {cut.weight}")
         return cls(
             rows=working(flat).contiguous(),
@@ -119,10 +120,11 @@ class Plan(Generic[M]):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Draft:
-    """Rows after a protection, not yet checked, with the plan of every stage."""
+    """Rows after a protection, not yet checked; per stage its plan and the rows it was given."""
 
     rows: Tensor
     plans: tuple[Plan[Any], ...]
+    given: tuple[Tensor, ...]
     memory: object
 
 
@@ -148,7 +150,8 @@ class Protection(Specified, ABC, Generic[M]):
     def apply(self, batch: Batch, stream: Stream, memory: object) -> Draft:
         """Return the rows with their noise drawn from the stream."""
         plan = self.plan(batch, memory)  # type: ignore[arg-type]
-        return Draft(rows=draw(plan, batch.rows, stream), plans=(plan,), memory=plan.memory)
+        rows = draw(plan, batch.rows, stream)
+        return Draft(rows=rows, plans=(plan,), given=(batch.rows,), memory=plan.memory)
 
 
 PROTECTIONS: Registry[Protection[Any]] = Registry("protection")

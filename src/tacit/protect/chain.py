@@ -59,6 +59,7 @@ class Chain:
         return Draft(
             rows=drafts[-1].rows,
             plans=tuple(plan for draft in drafts for plan in draft.plans),
+            given=tuple(rows for draft in drafts for rows in draft.given),
             memory=tuple(draft.memory for draft in drafts),
         )
 

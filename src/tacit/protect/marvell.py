@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -13,7 +14,7 @@ from tacit.measure.bounds import sum_kl_for_error
 from tacit.protect._marvell_solver import MarvellSolution, solve_marvell
 from tacit.protect.base import (
     BATCH,
-    MET,
+    EMPIRICAL,
     PROTECTIONS,
     RUNNING,
     Batch,
@@ -33,7 +34,8 @@ Memory = tuple[ClassStatistics, ...]
 _REMEMBERED = 8  # batches whose statistics stand in for those of a batch that has none
 _ASSUMPTION = (
     "the gradients of each class are Gaussian with covariance uI (negatives) and vI (positives); "
-    "population level, one release, no side information about single examples"
+    "population level, one release, no side information about single examples; u, v and the means "
+    "are those of {0.negatives} negatives and {0.positives} positives"
 )
 
 
@@ -57,9 +59,11 @@ class Marvell(Protection[Memory]):
         Li et al., ICLR 2022, Theorems 1 and 2, Algorithm 1 (its line 1 divides by ``d`` and means
         the batch size); technical report, "Approximate Theoretical Guarantees" for ``error``.
 
-    Departures: the problem is solved exactly; the target needs no search over powers. A batch with
-    fewer than two rows of a class, or with equal means, takes the running statistics of earlier
-    batches; before there are any, noise without signal is released.
+    Departures: the problem is solved exactly; the target needs no search over powers, and one that
+    is met without noise still gets the noise of ``s = 1``. A batch with fewer than two rows of a
+    class, or with equal means, takes the running statistics of earlier batches, without a claim;
+    before there are any, noise without signal is released. As published, the wider class may get
+    no noise at all: its rows then leave as they are.
 
     >>> str(PROTECTIONS.get("marvell(4)"))
     'marvell(s=4)'
@@ -101,7 +105,9 @@ class Marvell(Protection[Memory]):
     def _solved(self, batch: Batch, stats: ClassStatistics, keep: Memory, how: str) -> Plan[Memory]:
         d, gap = batch.rows.shape[1], stats.gap
         used = _stds(self._solve(d, stats, gap))
-        scale = 2.0**stats.exponent
+        # Statistics of other batches must not be too small for this one.
+        scale = 2.0 ** max(stats.exponent, batch.exponent or stats.exponent)
+        measured = how == BATCH
         parts: list[Isotropic | Along] = []
         if used.along0 > 0 or used.along1 > 0:
             stds = np.where(batch.labels == 1, used.along1 * scale, used.along0 * scale)
@@ -114,19 +120,23 @@ class Marvell(Protection[Memory]):
         return Plan(
             noise=tuple(parts),
             memory=keep,
-            how=how if parts else MET,
-            assumption=_ASSUMPTION,
-            sum_kl=_released_sum_kl(d, stats, gap, used),
-            limit=None if self.s is None or how != BATCH else math.sqrt(self.s * gap) * scale,
+            how=how,
+            assumption=_ASSUMPTION.format(stats) if measured else EMPIRICAL,
+            sum_kl=_released_sum_kl(d, stats, gap, used) if measured else None,
+            limit=math.sqrt(self.s * gap) * scale if measured and self.s is not None else None,
         )
 
     def _solve(self, d: int, stats: ClassStatistics, gap: float) -> MarvellSolution:
         target = self.sum_kl if self.error is None else sum_kl_for_error(self.error)
         power = None if self.s is None else self.s * gap
-        return solve_marvell(
-            d=d, p=stats.positive, q=stats.negative, u=stats.u, v=stats.v,
-            gap=gap, power=power, sum_kl=target,
+        total = stats.negatives + stats.positives
+        solve = partial(
+            solve_marvell, d=d, p=stats.positives / total, q=stats.negatives / total,
+            u=stats.u, v=stats.v, gap=gap,
         )  # fmt: skip
+        found = solve(power=power, sum_kl=target)
+        # A target that is met without noise would release the gradients as they are.
+        return found if found.power > 0 else solve(power=gap)
 
 
 @final

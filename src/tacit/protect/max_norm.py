@@ -42,8 +42,9 @@ class MaxNorm(Protection[float]):
         takes the maximum of squared norms and line 33 squares it again; its Eq. 29 is meant.
 
     Departures: a zero row has no direction and borrows the longest row's. Where the published rule
-    would release the whole batch untouched (one row, or rows of one length), the running length of
-    earlier batches sets the noise: ``E||g_i'||^2 = ||g_i||^2 + m_running^2``.
+    would release more than the longest row untouched (one row, rows of one length, several as long
+    as the longest), the running length of earlier batches sets the noise:
+    ``E||g_i'||^2 = ||g_i||^2 + m_running^2``.
     """
 
     raw_rows: ClassVar[int] = 1
@@ -89,7 +90,7 @@ class MaxNormPositive(Protection[float]):
     def plan(self, batch: Batch, memory: float | None) -> Plan[float]:
         """Return noise along each row that lifts its expected length to the reference."""
         assert batch.probs is not None  # noqa: S101 - Batch.of checked it, as `needs` says
-        length, labels = norms(batch.rows), to_place(batch.labels, batch.rows)
+        length, labels = norms(batch.rows), to_place(batch.labels, batch.rows).double()
         positive = labels == 1
         if 2 <= int(positive.sum()) < len(positive):
             gap = (batch.probs - labels).abs()
@@ -114,8 +115,11 @@ def _aligned(length: Tensor, gap: Tensor, positive: Tensor, resolution: float) -
 
 
 def _has_noise(std: Tensor, longest: float) -> bool:
-    """Whether any row gets noise worth the name; without, the whole batch would go out raw."""
-    return float(std.max()) > 1e-6 * longest
+    """Whether the rule perturbs the batch: all rows but one, and some by a real part of its length.
+
+    Rows of one length, or several as long as the longest, would otherwise go out as they are.
+    """
+    return int((std == 0).sum()) <= 1 and float(std.max()) > 0.1 * longest
 
 
 def _own_lines(batch: Batch, length: Tensor, std: Tensor) -> Along:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -29,15 +30,14 @@ class ClassStatistics:
     """Mean difference and variances of two classes, in units of ``2 ** exponent``.
 
     Attributes:
-        positive: fraction of positives; ``negative`` the fraction of negatives, kept apart
-            because ``1 - p`` loses digits.
+        negatives: how many rows of class 0 there were; ``positives`` of class 1.
         difference: mean of the positives minus mean of the negatives, float64.
         u: variance per coordinate of the negatives; ``v`` that of the positives.
         exponent: the power of two that all of the above are divided by.
     """
 
-    positive: float
-    negative: float
+    negatives: int
+    positives: int
     difference: Vector
     u: float
     v: float
@@ -54,17 +54,22 @@ class ClassStatistics:
 
     @staticmethod
     def average(several: Sequence[ClassStatistics]) -> ClassStatistics:
-        """Return the average of several batches' statistics, in the units of the last one."""
+        """Return the average of several batches' statistics, in the units of the last one.
+
+        Squared gaps are averaged, and the direction is the last batch's: mean differences of
+        opposite signs would cancel, and with them the noise.
+        """
         last, share = several[-1], 1 / len(several)
-        units = [2.0 ** max(-500, min(500, one.exponent - last.exponent)) for one in several]
+        units = [4.0 ** max(-400, min(400, one.exponent - last.exponent)) for one in several]
         pairs = list(zip(several, units, strict=True))
+        gap = sum(one.gap * unit for one, unit in pairs) * share
         return replace(
             last,
-            positive=sum(one.positive for one in several) * share,
-            negative=sum(one.negative for one in several) * share,
-            difference=sum((one.difference * unit for one, unit in pairs), np.zeros(1)) * share,
-            u=sum(one.u * unit**2 for one, unit in pairs) * share,
-            v=sum(one.v * unit**2 for one, unit in pairs) * share,
+            negatives=sum(one.negatives for one in several),
+            positives=sum(one.positives for one in several),
+            difference=last.difference * math.sqrt(gap / last.gap),
+            u=sum(one.u * unit for one, unit in pairs) * share,
+            v=sum(one.v * unit for one, unit in pairs) * share,
         )
 
     @classmethod
@@ -80,8 +85,8 @@ class ClassStatistics:
         spread = squares / counts - (means * means).sum(axis=1)
         u, v = np.maximum(spread, 0.0) / batch.rows.shape[1]
         return cls(
-            positive=positives / total,
-            negative=(total - positives) / total,
+            negatives=total - positives,
+            positives=positives,
             difference=means[1] - means[0],
             u=float(u),
             v=float(v),

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from tacit.errors import ReleaseError
+from tacit.errors import InputError, ReleaseError
 from tacit.guard import Guard
 from tacit.nets import Combine, combine
 from tacit.objective import Objective
@@ -88,6 +88,11 @@ class FeatureParty(FeatureEnd):
         if self._pending is None or self._pending[0] != gradient.step:
             raise ReleaseError(f"a gradient for step {gradient.step} came without its embedding")
         _, z = self._pending
+        if gradient.values.shape != z.shape or gradient.values.dtype != z.dtype:
+            raise InputError(
+                f"a gradient must be {z.dtype} {tuple(z.shape)} like its embedding, "
+                f"got {gradient.values.dtype} {tuple(gradient.values.shape)}"
+            )
         self._pending = None
         self._optimizer.zero_grad(set_to_none=True)
         z.backward(gradient.values)  # type: ignore[no-untyped-call]
@@ -136,12 +141,15 @@ class LabelParty(LabelEnd):
         The combined cut is protected once, whatever the number of feature parties; what each of
         them gets is computed from that one release.
         """
+        self._loss = None
+        _check_embeddings(rows, embeddings)
         parts = [e.values.detach().requires_grad_() for e in embeddings]
         joined = combine(parts, self._combined_by)
         cut = joined.detach().requires_grad_()
         labels = self._labels[rows]
         outputs = self._outputs(rows, cut)
-        grads = self._differentiate(self.objective.loss(outputs, labels), cut)
+        loss = self.objective.loss(outputs, labels)
+        grads = self._differentiate(loss, cut)
         probs = self.objective.probabilities(outputs.detach())
         release = self.guard.release(
             Cut(
@@ -154,6 +162,7 @@ class LabelParty(LabelEnd):
                 weight=1 / len(rows),
             )
         )
+        self._loss = loss  # only now: a step that was refused must not train the top model
         if len(parts) == 1:
             return [Gradient(step=release.step, values=release.grads)]
         shares = torch.autograd.grad(joined, parts, grad_outputs=release.grads)
@@ -165,7 +174,6 @@ class LabelParty(LabelEnd):
         Early releases cost a second pass through the top model's activations, which pays where the
         feature party works at the same time. The numbers are the same bit for bit.
         """
-        self._loss = loss
         if self._early:
             (grads,) = torch.autograd.grad(loss, cut, retain_graph=True)
             return grads
@@ -195,3 +203,15 @@ class LabelParty(LabelEnd):
         own = () if self._source is None else self._source(rows)
         outputs: Tensor = self.top(cut, *own)
         return outputs
+
+
+def _check_embeddings(rows: Rows, embeddings: Sequence[Embedding]) -> None:
+    """Refuse embeddings of different steps, of the wrong length or of the wrong type."""
+    if len({e.step for e in embeddings}) != 1:
+        raise InputError(f"embeddings must be of one step, got {[e.step for e in embeddings]}")
+    for e in embeddings:
+        if not e.values.is_floating_point() or e.values.shape[:1] != rows.shape:
+            raise InputError(
+                f"an embedding must be floating point with {len(rows)} rows, "
+                f"got {e.values.dtype} {tuple(e.values.shape)}"
+            )

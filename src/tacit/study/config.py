@@ -75,6 +75,8 @@ def read_config(path: Path, overrides: dict[str, Any]) -> TrainConfig:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UsageError(f"--config {path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path}: not a readable text file: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"--config {path}: not valid TOML: {error}") from None
     return TrainConfig.of(values | overrides, source=str(path))

@@ -26,9 +26,12 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
-        if path.exists() and any(path.iterdir()):
+        if path.is_dir() and any(path.iterdir()):
             raise UsageError(f"--out {path}: the directory is not empty: choose another name")
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {path}: cannot be made: {error.strerror}") from None
         self.path = path
         (path / "config.toml").write_text(_toml(config))
         self._metrics: IO[str] = (path / "metrics.jsonl").open("a")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tacit import data, measure, nets, objective
+from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.monitor import LeakMonitor
 from tacit.runtime import FeatureParty, LabelParty, adam, predict, train
@@ -55,7 +56,13 @@ class Trial:
         self.table = data.load(
             config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
         )
-        self.objective = objective.get(config.objective or ("bce" if self._binary else "ce"))
+        fitting = "bce" if self._binary else "ce"
+        self.objective = objective.get(config.objective or fitting)
+        if str(self.objective) != fitting:
+            raise UsageError(
+                f"--objective {self.objective}: {self.table.name} has {self.table.classes} classes "
+                f"and needs {fitting}"
+            )
         self.train_rows, self.test_rows = data.split(self.table, seed=config.seed)
         self.features, self.label, self.monitor, self.layers = self._parties()
 
@@ -86,8 +93,7 @@ class Trial:
         ]
         watched = self._binary and config.attacks
         monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
-        layers = [LayerMonitor(party, every=config.monitor_every) for party in features]
-        layers = layers if config.layers and self._binary else []
+        layers = self._layer_monitors(features)
         label = LabelParty(
             model.top,
             torch.from_numpy(np.array(table.labels)),  # a copy: the file is read-only
@@ -99,6 +105,13 @@ class Trial:
             early=False,
         )
         return features, label, monitor, layers
+
+    def _layer_monitors(self, features: list[FeatureParty]) -> list[LayerMonitor]:
+        if not self.config.layers or not self._binary:
+            return []
+        if len(features) > 1:
+            raise UsageError("--layers measures one feature party: use it with --parties 1")
+        return [LayerMonitor(features[0], every=self.config.monitor_every)]
 
     def parts(self) -> Iterator[tuple[list[Indices], Indices]]:
         """Return the batches of every epoch (or day) with the rows to test on."""
