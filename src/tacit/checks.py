@@ -55,20 +55,22 @@ def check_release(
             raise ReleaseError("the gradients were changed where nothing was asked for")
         return 0.0, 0.0
     planned, measured = 0.0, 0.0
+    reach = 1.0  # no value is larger than one unit of gradient plus the noise of its row so far
     results = (*draft.given[1:], released)
     for plan, given, result in zip(draft.plans, draft.given, results, strict=True):
-        power, found = _check_stage(plan, given if plan.signal else None, result, unit)
-        planned, measured = planned + power, measured + found
+        length = _noise_lengths(given if plan.signal else None, result, unit)
+        reach += float(length.max())
+        planned += _check_stage(plan, given, result, length, unit=unit, reach=reach)
+        measured += float(np.square(length).sum())
     if planned == 0:
         raise ReleaseError("the protection asked for did not run: nothing was released")
     return planned / len(grads), measured / len(grads)
 
 
 def _check_stage(
-    plan: Plan[Any], given: Tensor | None, result: Tensor, unit: float
-) -> tuple[float, float]:
-    """Return planned and measured noise power of one stage, or refuse."""
-    length = _noise_lengths(given, result, unit)
+    plan: Plan[Any], given: Tensor, result: Tensor, length: Vector, *, unit: float, reach: float
+) -> float:
+    """Return the planned noise power of one stage, or refuse what does not look like it."""
     total = float(np.square(length).sum())
     if not math.isfinite(total):
         raise ReleaseError("the protected gradient is not finite: lower the loss or the noise")
@@ -76,14 +78,12 @@ def _check_stage(
     if planned == 0:
         if total > 0:
             raise ReleaseError("there is noise where none was planned: nothing was released")
-        return 0.0, 0.0
-    # Every value is at most that of the row it was given (a unit, or a former stage's) plus noise.
-    largest = float(result.abs().max()) / unit + float(length.max())
-    rounding = 2 * torch.finfo(result.dtype).eps * math.sqrt(result.numel()) * largest
+        return 0.0
+    rounding = 2 * torch.finfo(result.dtype).eps * math.sqrt(result.numel()) * reach
     _check_size(planned, spread, peak, math.sqrt(total), rounding)
     if length.min() == 0:
-        _check_resolved(plan, given, result, length, unit)
-    return planned, total
+        _check_resolved(plan, given if plan.signal else None, result, length, unit)
+    return planned
 
 
 def _everywhere(part: Isotropic | Along) -> bool:

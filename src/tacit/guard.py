@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import torch
@@ -110,7 +110,7 @@ class Guard:
         # Without noise there is nothing to average away or to cancel: any step may come again.
         tags = () if self.protection.identity else self._tags(cut, batch)
         step = self._next_step(cut.step)
-        again = bool(tags) and self._last is not None and step == self._last.release.step
+        again = bool(tags) and self._last is not None and step == self._last.step
         if again:
             self._check_same(tags)
         memory = self._last.before if again and self._last is not None else self._memory
@@ -120,9 +120,10 @@ class Guard:
         release = Release(grads=grads, certificate=self._certify(batch, draft, grads), step=step)
         if again:
             return release
-        self._last = _Last(tags=tags, release=replace(release, grads=grads[:0]), before=memory)
+        certificate = release.certificate
+        self._last = _Last(tags=tags, step=step, certificate=certificate, before=memory)
         self._memory, self._width = draft.memory, width  # type: ignore[assignment]
-        self.counts[release.certificate.how] += 1
+        self.counts[certificate.how] += 1
         if self._watch is not None:
             self._watch(cut, release)
         return release
@@ -130,7 +131,7 @@ class Guard:
     @property
     def last_certificate(self) -> Certificate | None:
         """The certificate of the last release; it stays at the label party."""
-        return None if self._last is None else self._last.release.certificate
+        return None if self._last is None else self._last.certificate
 
     def _tags(self, cut: Cut, batch: Batch) -> tuple[bytes, ...]:
         """Return what stands for everything that the noise is keyed by."""
@@ -139,7 +140,7 @@ class Guard:
         return (*tags, self._key.digest(batch.labels.tobytes()))
 
     def _next_step(self, asked: int | None) -> int:
-        last = -1 if self._last is None else self._last.release.step
+        last = -1 if self._last is None else self._last.step
         if asked is None:
             return last + 1
         asked = whole(asked)
@@ -189,7 +190,8 @@ class _Last:
     """What is kept of the last release: enough to make it again, not the bytes themselves."""
 
     tags: tuple[bytes, ...]
-    release: Release
+    step: int
+    certificate: Certificate
     before: tuple[object, ...] | None
 
 

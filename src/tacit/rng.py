@@ -45,7 +45,7 @@ class Key:
     False
     """
 
-    __slots__ = ("_secret", "_tagger")
+    __slots__ = ("_cipher", "_secret", "_tagger")
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != 32:
@@ -54,6 +54,8 @@ class Key:
             )
         self._secret = bytes(secret)
         self._tagger = AESGCM(_derive(self._secret, ("tag",)))
+        aes = algorithms.AES(_derive(self._secret, ("noise",)))
+        self._cipher = Cipher(aes, modes.CTR(_NONCE)).encryptor()
 
     @classmethod
     def fresh(cls) -> Key:
@@ -67,7 +69,8 @@ class Key:
 
     def stream(self, purpose: str, *context: int | str | bytes) -> Stream:
         """Return the stream of this purpose and context; other contexts are independent."""
-        return Stream(_derive(self._secret, ("stream", purpose, *context)))
+        start = _derive(self._secret, ("stream", purpose, *context))[:16]
+        return Stream(self._cipher, int.from_bytes(start, "big"))
 
     def tag(self, tensor: Tensor) -> bytes:
         """Return 16 bytes that stand for the tensor's content, type and shape.
@@ -97,14 +100,16 @@ class Key:
 class Stream:
     """An endless sequence of pseudo-random normals, the same for the same key and context.
 
-    Each call continues where the last one ended.
+    Each call continues where the last one ended. All streams of a key are pieces of one AES
+    keystream that start at secret places out of 2^128: pieces that meet are not to be expected.
+    Streams of one key share a cipher, so they are for one thread at a time.
     """
 
-    __slots__ = ("_cipher", "_secret")
+    __slots__ = ("_cipher", "_place")
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._cipher: CipherContext | None = None
+    def __init__(self, cipher: CipherContext, place: int) -> None:
+        self._cipher = cipher
+        self._place = place
 
     def normal(
         self,
@@ -144,13 +149,13 @@ class Stream:
         return uniform[:count]
 
     def _words(self, count: int, word: torch.dtype) -> Tensor:
-        if self._cipher is None:
-            self._cipher = Cipher(algorithms.AES(self._secret), modes.CTR(_NONCE)).encryptor()
         words = torch.empty(count, dtype=word)
         room = words.view(torch.uint8).numpy().data
+        self._cipher.reset_nonce(self._place.to_bytes(16, "big"))
         for start in range(0, room.nbytes, len(_ZEROS)):
             part = room[start : start + len(_ZEROS)]
             self._cipher.update_into(_ZEROS[: len(part)], part)
+        self._place = (self._place + -(-room.nbytes // 16)) % 2**128
         return words
 
 

@@ -111,7 +111,7 @@ class Marvell(Protection[Memory]):
         parts: list[Isotropic | Along] = []
         if used.along0 > 0 or used.along1 > 0:
             stds = np.where(batch.labels == 1, used.along1 * scale, used.along0 * scale)
-            line = to_place(stats.difference / math.sqrt(gap), batch.rows).to(batch.rows.dtype)
+            line = to_place(stats.difference / math.sqrt(gap), batch.rows)
             parts.append(Along(std=to_place(stds, batch.rows), direction=line))
         for label, std in enumerate((used.across0, used.across1)):
             if std > 0:

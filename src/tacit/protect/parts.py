@@ -6,8 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from tacit.rows import on_host
 
 __all__ = ["Along", "Isotropic"]
 
@@ -94,10 +97,10 @@ class Along:
         direction = self.direction if self.direction.dim() == 1 else self.direction[block]
         torch.addcmul(base, steps, direction.to(out.dtype), out=out)
 
-    def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
+    def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:  # noqa: ARG002
         """Return what :meth:`Isotropic.size` returns, for rank-one covariances."""
-        trace = self.traces(shape, unit).numpy()
-        return float(trace.sum()), math.sqrt(float((trace * trace).sum())), float(trace.max())
+        trace = np.square(on_host(self.std) / unit)
+        return float(trace.sum()), math.sqrt(float(np.square(trace).sum())), float(trace.max())
 
     def traces(self, shape: torch.Size, unit: float) -> Tensor:  # noqa: ARG002
         """Return the trace of each row's covariance, in units of ``unit ** 2``."""

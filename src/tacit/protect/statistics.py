@@ -101,7 +101,8 @@ def _sums(rows: Tensor, positive: npt.NDArray[np.bool_], unit: float) -> tuple[V
     help before it is squared in float64: there the units come last.
     """
     early = unit if rows.dtype == torch.float64 else 1.0
-    member = np.stack((~positive, positive)).astype(np.float64)
+    member = np.empty((2, len(positive)))
+    member[0], member[1] = ~positive, positive
     weights = to_place(member, rows)
     sums, squares = np.zeros((2, rows.shape[1])), np.zeros(2)
     for block in blocks(*rows.shape):
