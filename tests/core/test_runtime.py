@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tacit import Guard, LeakMonitor
+from tacit import Guard, LeakMonitor, list_models
 from tacit.errors import InputError, ReleaseError, ReplayError
 from tacit.nets import Inputs, combine
 from tacit.nets import get as get_model
@@ -92,7 +92,7 @@ def _plain(name, spec):
 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("name", ["wdl", "mlp"])
+@pytest.mark.parametrize("name", list_models())
 def test_session_and_plain_loop_are_bitwise_equal(name, spec, early):
     losses, weights, _, _ = _session(name, spec, early=early)
     plain_losses, plain_weights = _plain(name, spec)

@@ -1,0 +1,72 @@
+"""Gradients on which attacks are tried: low-rank ones, and ones with noise on one class."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tacit import attack as attacks
+from tacit.attack import (
+    ATTACKS,
+    Attack,
+    reveal,
+)
+from tacit.testing.attack_contract import pooled_auc
+from tacit.types import View
+
+VARIANTS = [
+    *ATTACKS.names(),
+    *("hint(by=cosine)", "hint(by=distance)", "hint(k=1)", "hint(k=2)"),
+    *("mean(hard=true)", "median(hard=true)", "energy(share=0.9)"),
+]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Example:
+    """Gradients as they were, as they were released, and the truth."""
+
+    clean: Tensor
+    released: Tensor
+    labels: Tensor
+
+
+def low_rank(rows: int = 1024, width: int = 128, *, share: float = 0.25, seed: int = 1) -> Example:
+    """``g = (p - y) w`` with a little curvature in ``w``; positives are less well predicted."""
+    rng = seeded(seed)
+    labels = (torch.rand(rows, generator=rng) < share).long()
+    probs = torch.sigmoid(-1.5 + 0.8 * torch.randn(rows, generator=rng) + 0.5 * labels)
+    bend = torch.randn(rows, 3, generator=rng) @ torch.randn(3, width, generator=rng)
+    grads = (probs - labels).unsqueeze(1) * (torch.randn(width, generator=rng) + 0.1 * bend)
+    return Example(grads, grads, labels)
+
+
+def one_noisy_class(
+    rows: int, width: int, *, noisy: int = 0, share: float = 0.25, seed: int = 1
+) -> Example:
+    """The low-rank batch with isotropic noise of the gradients' own length on one class only."""
+    example = low_rank(rows, width, share=share, seed=seed)
+    std = example.clean.norm(dim=1).mean() / math.sqrt(width)
+    noise = std * torch.randn(rows, width, generator=seeded(seed + 100))
+    hit = (example.labels == noisy).unsqueeze(1)
+    return Example(example.clean, example.clean + noise * hit, example.labels)
+
+
+def run(attack: Attack | str, example: Example, *, seed: int = 0) -> Tensor:
+    """The scores of an attack that was given what it declares."""
+    attack, rng = attacks.get(attack), seeded(seed)
+    known = reveal(
+        attack, clean=example.clean, released=example.released, labels=example.labels, rng=rng
+    )
+    return attack(View(grads=example.released, known=known), rng)
+
+
+def leak(attack: Attack | str, example: Example) -> float:
+    found = pooled_auc(run(attack, example), example.labels)
+    return max(found, 1 - found)
