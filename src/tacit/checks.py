@@ -14,7 +14,7 @@ from tacit.errors import ReleaseError
 from tacit.protect import Chain
 from tacit.protect.base import Batch, Draft, Plan
 from tacit.protect.parts import Along, Isotropic
-from tacit.rows import blocks, norms, on_host, working
+from tacit.rows import blocks, norms, on_host, piece, working
 
 __all__ = ["check_release", "strongest"]
 
@@ -96,7 +96,8 @@ def _noise_lengths(given: Tensor | None, result: Tensor, unit: float) -> Vector:
     early = 1.0 if 2.0**-40 < unit < 2.0**40 and given is not None else 1 / unit
     found = []
     for block in blocks(*result.shape):
-        noise = working(result[block] if given is None else result[block] - given[block])
+        part = piece(result, block)
+        noise = working(part if given is None else part - piece(given, block))
         noise = noise if early == 1.0 else noise * early
         found.append(on_host(torch.linalg.vector_norm(noise, dim=1)))
     return np.concatenate(found).astype(np.float64) / (early * unit)

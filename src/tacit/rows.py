@@ -19,6 +19,7 @@ __all__ = [
     "exponent",
     "norms",
     "on_host",
+    "piece",
     "to_place",
     "unit_rows",
     "working",
@@ -57,6 +58,11 @@ def blocks(count: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + step, count))
 
 
+def piece(tensor: Tensor, block: slice) -> Tensor:
+    """Return a block of rows; a block that is all of them costs no call into torch."""
+    return tensor if block.stop - block.start == tensor.shape[0] else tensor[block]
+
+
 def working(rows: Tensor) -> Tensor:
     """Return the rows in a type fit for arithmetic: 16-bit floats become ``float32``."""
     return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
@@ -64,7 +70,7 @@ def working(rows: Tensor) -> Tensor:
 
 def on_host(tensor: Tensor) -> npt.NDArray[Any]:
     """Return a small tensor as a numpy array; types that numpy lacks become ``float32``."""
-    plain = tensor.detach()
+    plain = tensor.detach() if tensor.requires_grad else tensor
     plain = plain if plain.device.type == "cpu" else plain.cpu()
     array: npt.NDArray[Any] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
     return array

@@ -21,7 +21,7 @@ from torch import Tensor
 from tacit.errors import InputError
 from tacit.protect.parts import Along, Isotropic
 from tacit.rng import Stream
-from tacit.rows import as_rows, blocks, exponent, on_host, working
+from tacit.rows import as_rows, blocks, exponent, on_host, piece, working
 from tacit.spec import Registry, Specified
 from tacit.types import Cut
 
@@ -162,7 +162,7 @@ def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
     out = torch.empty_like(rows)
     total, width = rows.shape
     for block in blocks(total, width):
-        part, base = out[block], rows[block]
+        part, base = piece(out, block), piece(rows, block)
         if not plan.signal:
             base = part.zero_()
         elif not plan.noise:

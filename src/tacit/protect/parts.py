@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.rows import on_host
+from tacit.rows import on_host, piece
 
 __all__ = ["Along", "Isotropic"]
 
@@ -93,8 +93,8 @@ class Along:
         normals: Tensor,
     ) -> None:
         """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
-        steps = normals.mul_(self.std[block]).unsqueeze(1)
-        direction = self.direction if self.direction.dim() == 1 else self.direction[block]
+        steps = normals.mul_(piece(self.std, block)).unsqueeze(1)
+        direction = self.direction if self.direction.dim() == 1 else piece(self.direction, block)
         torch.addcmul(base, steps, direction.to(out.dtype), out=out)
 
     def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:  # noqa: ARG002

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacit.protect.base import Batch
-from tacit.rows import blocks, on_host, to_place
+from tacit.rows import blocks, on_host, piece, to_place
 
 __all__ = ["ClassStatistics"]
 
@@ -106,7 +106,8 @@ def _sums(rows: Tensor, positive: npt.NDArray[np.bool_], unit: float) -> tuple[V
     weights = to_place(member, rows)
     sums, squares = np.zeros((2, rows.shape[1])), np.zeros(2)
     for block in blocks(*rows.shape):
-        part = rows[block].double() if early == 1.0 else rows[block] * early
+        part = piece(rows, block)
+        part = part.double() if early == 1.0 else part * early
         sums += on_host(weights[:, block] @ part)
         norms = on_host(torch.linalg.vector_norm(part, dim=1))
         squares += (member[:, block] * (norms * norms)).sum(axis=1)
