@@ -89,7 +89,7 @@ class Guard:
             cut = Cut(
                 grads=grads,
                 labels=y,
-                probs=probs() if callable(probs) else probs,
+                probs=self._needed(probs),
                 ids=ids,
                 embeddings=z.detach(),
                 step=step[0] if step else None,
@@ -133,9 +133,15 @@ class Guard:
         """The certificate of the last release; it stays at the label party."""
         return None if self._last is None else self._last.certificate
 
+    def _needed(self, probs: Probs | None) -> Tensor | None:
+        """Return the probabilities if the protection takes any; they are not computed in vain."""
+        if "probs" not in self.protection.needs:
+            return None
+        return probs() if callable(probs) else probs
+
     def _tags(self, cut: Cut, batch: Batch) -> tuple[bytes, ...]:
         """Return what stands for everything that the noise is keyed by."""
-        content = (cut.grads, cut.embeddings, cut.probs)
+        content = (cut.grads, cut.embeddings, self._needed(cut.probs))
         tags = tuple(b"" if part is None else self._key.tag(part) for part in content)
         return (*tags, self._key.digest(batch.labels.tobytes()))
 

@@ -150,12 +150,13 @@ class LabelParty(LabelEnd):
         outputs = self._outputs(rows, cut)
         loss = self.objective.loss(outputs, labels)
         grads = self._differentiate(loss, cut)
-        probs = self.objective.probabilities(outputs.detach())
+        wanted = "probs" in self.guard.protection.needs
+        probs = self.objective.probabilities(outputs.detach()) if wanted else None
         release = self.guard.release(
             Cut(
                 grads=grads,
                 labels=labels,
-                probs=probs if probs.dim() == 1 else None,
+                probs=probs,
                 ids=rows,
                 embeddings=joined.detach(),
                 step=embeddings[0].step,
