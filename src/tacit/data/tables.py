@@ -175,7 +175,8 @@ def take(table: Table, rows: Array, columns: Columns | None = None) -> Features:
     import torch  # noqa: PLC0415 - tables are listed, split and checked without torch
 
     rows = _row_numbers(table, rows)
-    numeric, categorical = np.asarray(table.numeric)[rows], np.asarray(table.categorical)[rows]
+    numeric = np.take(np.asarray(table.numeric), rows, axis=0)
+    categorical = np.take(np.asarray(table.categorical), rows, axis=0)
     everything = (*range(numeric.shape[1]),), (*range(categorical.shape[1]),)
     if columns is not None and (columns.numeric, columns.categorical) != everything:
         numeric = numeric[:, list(columns.numeric)]
