@@ -60,7 +60,7 @@ def main(args: list[str] | None = None) -> int:
         return _complain(error, str(error), words, code=2)
     except TacitError as error:
         return _complain(error, str(error), words, code=1)
-    except Exception as error:
+    except Exception as error:  # whatever went wrong, a user sees one line; --debug shows the rest
         return _complain(error, f"{type(error).__name__}: {error}", words, code=1)
 
 

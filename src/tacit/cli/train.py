@@ -63,9 +63,9 @@ def run_training(
     """Run one training with a live view on standard error; return its results and the view."""
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
-    from tacit.study.config import TrainConfig, read_config  # noqa: PLC0415
-    from tacit.study.store import RunDirectory, TensorBoardLog  # noqa: PLC0415
-    from tacit.study.trial import Progress, run  # noqa: PLC0415
+    from tacit.study.config import TrainConfig, read_config  # noqa: PLC0415 - loads torch
+    from tacit.study.store import RunDirectory, TensorBoardLog  # noqa: PLC0415 - loads torch
+    from tacit.study.trial import Progress, run  # noqa: PLC0415 - loads torch
 
     chosen = TrainConfig.of(given) if config is None else read_config(config, given)
     if chosen.threads is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import final
 
@@ -43,7 +44,7 @@ class LayerMonitor:
             layer.register_forward_hook(self._keep(name))
         self._last = next(reversed(self.monitors), None)
 
-    def _keep(self, name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def _keep(self, name: str) -> Callable[[nn.Module, object, Tensor], None]:
         def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
             if output.requires_grad:
                 self._outputs[name] = output
