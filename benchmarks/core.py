@@ -6,6 +6,7 @@ import platform
 
 import torch
 
+import audit
 import leak
 import pipeline
 import release
@@ -16,7 +17,7 @@ import solver
 def main() -> None:
     print(f"Python {platform.python_version()}, torch {torch.__version__}, "
           f"{torch.get_num_threads()} threads, {platform.machine()}")  # fmt: skip
-    parts = (solver, release, leak, pipeline, session)
+    parts = (solver, release, leak, pipeline, session, audit)
     table = [("what", "measured", "target"), *(row for part in parts for row in part.rows())]
     wide = max(len(row[0]) for row in table)
     for what, measured, target in table:

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 from tacit._version import __version__
 
 if TYPE_CHECKING:
-    from tacit import attack, data, errors, measure, nets, protect, testing
+    from tacit import attack, audit, data, errors, measure, nets, protect, testing
+    from tacit.audit import AuditResult, TapeWriter, run_audit
     from tacit.guard import Guard
     from tacit.monitor import LeakMonitor
     from tacit.runtime import FeatureParty, LabelParty
     from tacit.types import Certificate, Cut, Known, Release, Tape, View
 
 __all__ = [
+    "AuditResult",
     "Certificate",
     "Cut",
     "FeatureParty",
@@ -32,9 +34,11 @@ __all__ = [
     "LeakMonitor",
     "Release",
     "Tape",
+    "TapeWriter",
     "View",
     "__version__",
     "attack",
+    "audit",
     "data",
     "errors",
     "list_attacks",
@@ -44,10 +48,12 @@ __all__ = [
     "measure",
     "nets",
     "protect",
+    "run_audit",
     "testing",
 ]
 
 _HOMES = {
+    "AuditResult": "audit",
     "Certificate": "types",
     "Cut": "types",
     "FeatureParty": "runtime",
@@ -57,9 +63,11 @@ _HOMES = {
     "LeakMonitor": "monitor",
     "Release": "types",
     "Tape": "types",
+    "TapeWriter": "audit",
     "View": "types",
+    "run_audit": "audit",
 }
-_MODULES = {"attack", "data", "errors", "measure", "nets", "protect", "testing"}
+_MODULES = {"attack", "audit", "data", "errors", "measure", "nets", "protect", "testing"}
 
 
 def list_protections() -> list[str]:

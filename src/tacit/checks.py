@@ -13,7 +13,7 @@ from torch import Tensor
 from tacit.errors import ReleaseError
 from tacit.protect import Chain
 from tacit.protect.base import Batch, Draft, Plan
-from tacit.protect.parts import Along, Isotropic
+from tacit.protect.parts import Along, Isotropic, Part
 from tacit.rows import blocks, norms, on_host, piece, working
 
 __all__ = ["check_release", "strongest"]
@@ -29,16 +29,19 @@ def strongest(protection: Chain, plans: tuple[Plan[Any], ...]) -> Plan[Any] | No
 
     Processing that looks at the release only cannot undo a bound; a later stage that looks at the
     labels can, so what earlier stages claimed is void from there on. And a stage's own claim
-    assumes isotropic classes, which earlier noise of another shape has made untrue.
+    assumes Gaussian classes, which earlier noise that follows each row has made untrue; one for
+    isotropic classes is void after noise of any other shape.
     """
     best: Plan[Any] | None = None
-    shaped = False
+    shaped, bent = False, False
     for stage, plan in zip(protection.stages, plans, strict=True):
         best = None if "labels" in stage.needs else best
-        claims = plan.sum_kl is not None and (not shaped or not plan.signal)
+        holds = not bent and (plan.any_covariance or not shaped)
+        claims = plan.sum_kl is not None and (holds or not plan.signal)
         if claims and (best is None or (plan.sum_kl or 0.0) < (best.sum_kl or 0.0)):
             best = plan
         shaped = shaped or any(not _everywhere(part) for part in plan.noise)
+        bent = bent or any(_follows_rows(part) for part in plan.noise)
     return best
 
 
@@ -86,8 +89,12 @@ def _check_stage(
     return planned
 
 
-def _everywhere(part: Isotropic | Along) -> bool:
+def _everywhere(part: Part) -> bool:
     return isinstance(part, Isotropic) and part.rows is None
+
+
+def _follows_rows(part: Part) -> bool:
+    return isinstance(part, Along) and part.direction.dim() == 2
 
 
 def _noise_lengths(given: Tensor | None, result: Tensor, unit: float) -> Vector:

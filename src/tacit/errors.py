@@ -9,7 +9,8 @@
     │   ├── InputError        a tensor or array of the wrong shape, type or content
     │   └── KnowledgeError    an attack without the side information that it declares
     └── ReleaseError          a release did not pass its checks; nothing was released
-        └── ReplayError       a step was asked for again with other content
+        ├── ReplayError       a step was asked for again with other content
+        └── BudgetError       a release would spend more than the budget leaves
 
 A message gives the rule, the value and the way out, in one line.
 """
@@ -17,6 +18,7 @@ A message gives the rule, the value and the way out, in one line.
 from __future__ import annotations
 
 __all__ = [
+    "BudgetError",
     "InputError",
     "KnowledgeError",
     "ParameterError",
@@ -58,3 +60,7 @@ class ReleaseError(TacitError, RuntimeError):
 
 class ReplayError(ReleaseError):
     """A step was asked for again with other content; fresh noise would be averaged away."""
+
+
+class BudgetError(ReleaseError):
+    """A release would spend more of some example's budget than is left; nothing was released."""

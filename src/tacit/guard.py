@@ -13,13 +13,16 @@ from torch.autograd.function import once_differentiable
 
 from tacit.checks import check_release, strongest
 from tacit.errors import InputError, ReplayError
+from tacit.label_guard import LabelGuard, label_key
+from tacit.measure import Ledger
 from tacit.measure.bounds import auc_bound, gaussian_auc
-from tacit.protect import Chain, Protection
+from tacit.protect import Chain, LabelMechanism, Protection, RandomizedLabels
 from tacit.protect import get as get_protection
+from tacit.protect._label_draws import Ids
 from tacit.protect.base import EMPIRICAL, Batch, Draft
 from tacit.rng import Key, whole
 from tacit.spec import require
-from tacit.types import Certificate, Cut, Release
+from tacit.types import Certificate, Cut, Flips, LabelCertificate, Release
 
 __all__ = ["Guard"]
 
@@ -45,7 +48,17 @@ class Guard:
         seed: replaces the secret key in experiments.
         reduction: how the loss averages over the batch. With ``"mean"`` one example's gradient is
             the batch size times what autograd shows; parameters in absolute units refer to it.
-        watch: called with every cut and release, e.g. a ``LeakMonitor``; it changes nothing.
+        watch: called with every cut and release, e.g. a ``LeakMonitor``; it changes nothing. With a
+            label mechanism the cut holds randomised labels.
+        labels: a label mechanism, such as ``"rr(epsilon=0.58)"``. Then ``guard.labels(ids, y)``
+            randomises labels, and nothing but what it returned is taken as labels. It is up to the
+            caller to compute the loss from its ``targets`` too: the guard cannot see which labels
+            a gradient came from.
+        label_secret: 32 bytes that belong to the data set: labels randomised under another secret
+            are released anew, at another epsilon. Fresh by default; from ``seed`` in experiments.
+        classes: how many classes the label mechanism has to do with.
+        ledger: counts what is released about each example, and refuses a release before it is made
+            if that would overrun its budget; every cut needs ids then.
 
     >>> z = torch.ones(4, 2, requires_grad=True)
     >>> guard = Guard("gaussian(sigma=1)", seed=7)
@@ -61,6 +74,10 @@ class Guard:
         seed: int | None = None,
         reduction: Literal["mean", "sum"] = "mean",
         watch: Watcher | None = None,
+        labels: str | LabelMechanism | None = None,
+        label_secret: bytes | None = None,
+        classes: int = 2,
+        ledger: Ledger | None = None,
     ) -> None:
         require(reduction in ("mean", "sum"), "reduction must be mean or sum", reduction)
         self.protection = get_protection(spec)
@@ -69,6 +86,13 @@ class Guard:
         self._key = Key.fresh() if seed is None else Key.from_seed(seed)
         self._mean = reduction == "mean"
         self._watch = watch
+        self.ledger = ledger
+        self.label_guard = (
+            None
+            if labels is None
+            else LabelGuard(labels, classes=classes, key=label_key(label_secret, seed))
+        )
+        require(labels is not None or label_secret is None, "label_secret needs labels", "none")
         self._memory: tuple[object, ...] | None = None
         self._width: int | None = None
         self._last: _Last | None = None
@@ -81,7 +105,7 @@ class Guard:
         ``probs`` may be a function without arguments, called when the gradient arrives: by then
         the predictions exist.
         """
-        if y.dim() != 1 or len(y) != len(z):
+        if len(y) != len(z) or (y.dim() != 1 and self.label_guard is None):
             raise InputError(f"labels must be [{len(z)}] like the embedding, got {tuple(y.shape)}")
         step: list[int] = []
 
@@ -101,8 +125,32 @@ class Guard:
 
         return _Seam.apply(z, protect) if z.requires_grad else z  # type: ignore[no-untyped-call]
 
+    def labels(self, ids: Ids, y: Tensor) -> RandomizedLabels:
+        """Return the labels randomised once per example, the same whenever they are asked for.
+
+        The loss takes ``.targets`` of what is returned (with ``tacit.objective.corrected`` for
+        ``correction=forward``). Pass the data set at once and pick rows, or batch by batch.
+
+        >>> guard = Guard("none", labels="rr(epsilon=1)", seed=7)
+        >>> y = guard.labels([3, 1, 2], torch.tensor([0, 1, 1]))
+        >>> bool((guard.labels([1, 3], torch.tensor([1, 0])) == y[[1, 0]]).all())
+        True
+        """
+        return self._label_guard().randomize(ids, y, ledger=self.ledger)
+
+    def label_certificate(self, *, baseline_auc: float | None = None) -> LabelCertificate:
+        """Return what the label mechanism guarantees, also beside what features predict alone."""
+        return self._label_guard().certificate(baseline_auc=baseline_auc)
+
+    @property
+    def flips(self) -> Flips | None:
+        """What ``tacit.objective.corrected`` takes; None where targets need no correction."""
+        return None if self.label_guard is None else self.label_guard.flips
+
     def release(self, cut: Cut) -> Release:
         """Return the protected gradients with their certificate, or raise and release nothing."""
+        if self.label_guard is not None:
+            cut = self.label_guard.admit(cut)
         batch = Batch.of(cut, needs=self.protection.needs)
         width = batch.rows.shape[1]
         if self._width not in (None, width):
@@ -121,6 +169,7 @@ class Guard:
         if again:
             return release
         certificate = release.certificate
+        self._charge(cut, certificate)
         self._last = _Last(tags=tags, step=step, certificate=certificate, before=memory)
         self._memory, self._width = draft.memory, width  # type: ignore[assignment]
         self.counts[certificate.how] += 1
@@ -132,6 +181,23 @@ class Guard:
     def last_certificate(self) -> Certificate | None:
         """The certificate of the last release; it stays at the label party."""
         return None if self._last is None else self._last.certificate
+
+    def _label_guard(self) -> LabelGuard:
+        if self.label_guard is None:
+            raise InputError(
+                'this guard has no label mechanism: make it with labels="rr(epsilon=1)"'
+            )
+        return self.label_guard
+
+    def _charge(self, cut: Cut, certificate: Certificate) -> None:
+        """Count a release that is about to be handed out, or refuse it."""
+        if self.ledger is None:
+            return
+        if cut.ids is None:
+            raise InputError("a ledger counts by example: pass ids= with every batch")
+        if len(cut.ids) != len(cut.grads):
+            raise InputError(f"ids must be [{len(cut.grads)}], got [{len(cut.ids)}]")
+        self.ledger.charge(cut.ids, certificate, covered=self.label_guard is not None)
 
     def _needed(self, probs: Probs | None) -> Tensor | None:
         """Return the probabilities if the protection takes any; they are not computed in vain."""

@@ -13,7 +13,16 @@ from typing import Protocol, final, runtime_checkable
 
 from torch import Tensor
 
-__all__ = ["Certificate", "Cut", "Known", "Release", "Tape", "View"]
+__all__ = [
+    "Certificate",
+    "Cut",
+    "Flips",
+    "Known",
+    "LabelCertificate",
+    "Release",
+    "Tape",
+    "View",
+]
 
 
 @final
@@ -58,6 +67,8 @@ class Certificate:
             A reference value, not a bound.
         power: expected squared norm of the noise, averaged over the rows of the batch.
         measured_power: squared norm of the noise in the released bytes, averaged over the rows.
+        measured_sum_kl: the same divergence as ``sum_kl``, estimated from the released gradients
+            themselves; ``None`` where it was not. A ledger charges the larger of both.
     """
 
     spec: str
@@ -68,6 +79,49 @@ class Certificate:
     gaussian_auc: float | None
     power: float
     measured_power: float
+    measured_sum_kl: float | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LabelCertificate:
+    """What is claimed of labels that were randomised once, whatever is computed from them.
+
+    Attributes:
+        spec: the label mechanism.
+        classes: how many classes there are.
+        epsilon: no output is more than ``e^epsilon`` times as probable under one label as under
+            another; ``None`` where that is not so (Gaussian noise).
+        mu: telling two labels apart is as hard as telling N(0, 1) from N(mu, 1); ``None`` likewise.
+        sum_kl: symmetrised KL divergence between the randomised labels of two classes, at most.
+        auc: no score of one example's randomised label tells two classes apart better.
+        baseline_auc: what features alone predict, as it was given; ``None`` without.
+        combined_auc: no score of features and randomised label together has a higher AUC.
+        assumption: what must be true for the numbers to hold.
+    """
+
+    spec: str
+    classes: int
+    epsilon: float | None
+    mu: float | None
+    sum_kl: float
+    auc: float
+    baseline_auc: float | None
+    combined_auc: float | None
+    assumption: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Flips:
+    """How labels were randomised: kept with probability ``keep``, else any other class alike.
+
+    Public: it says nothing of any example. ``other`` is the probability of each other class.
+    """
+
+    keep: float
+    other: float
+    classes: int
 
 
 @final

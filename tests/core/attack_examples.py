@@ -21,6 +21,7 @@ VARIANTS = [
     *ATTACKS.names(),
     *("hint(by=cosine)", "hint(by=distance)", "hint(k=1)", "hint(k=2)"),
     *("mean(hard=true)", "median(hard=true)", "energy(share=0.9)"),
+    *("memory(of=norm)", "memory(of=median)", "kmeans(by=direction)", "kmeans(by=both)"),
 ]
 
 
@@ -59,12 +60,13 @@ def one_noisy_class(
 
 
 def run(attack: Attack | str, example: Example, *, seed: int = 0) -> Tensor:
-    """The scores of an attack that was given what it declares."""
+    """The scores of an attack that was given what it declares; gradients pass for embeddings."""
     attack, rng = attacks.get(attack), seeded(seed)
     known = reveal(
         attack, clean=example.clean, released=example.released, labels=example.labels, rng=rng
     )
-    return attack(View(grads=example.released, known=known), rng)
+    embeddings = example.released if "embeddings" in attack.needs else None
+    return attack(View(grads=example.released, embeddings=embeddings, known=known), rng)
 
 
 def leak(attack: Attack | str, example: Example) -> float:

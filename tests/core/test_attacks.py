@@ -34,6 +34,9 @@ SUCCESS: dict[str, tuple[Callable[[], Example], float]] = {
     "median": (low_rank, 0.999),
     "energy": (lambda: one_noisy_class(1024, 128), 0.999),
     "principal": (low_rank, 0.999),
+    "memory": (low_rank, 0.999),
+    "kmeans": (low_rank, 0.999),
+    "supervised": (low_rank, 0.999),
 }
 
 
@@ -60,7 +63,8 @@ def test_finds_nothing_in_labels_drawn_afterwards(spec: str, rows: int, width: i
         labels[:2] = torch.tensor([False, True])
         labels = labels[torch.randperm(rows, generator=rng)].long()
         known = reveal(attack, clean=other, released=other, labels=labels, rng=rng)
-        scores.append(attack(View(grads=grads, known=known), rng))
+        embeddings = other if "embeddings" in attack.needs else None
+        scores.append(attack(View(grads=grads, embeddings=embeddings, known=known), rng))
         truth.append(labels)
     low, high = null_band(torch.cat(truth), level=1e-6)
     slack = hint_handicap(attack, rows // 4)
@@ -259,6 +263,7 @@ def test_ranking_survives_any_scale(spec: str, factor: float) -> None:
     ("spec", "degree"),
     [
         *(("norm", 1), ("cosine", 0), ("majority", 0), ("energy", 2), ("principal", 1)),
+        ("supervised", 0),
         *(("hint", 2), ("hint(by=cosine)", 0), ("hint(by=distance)", 1)),
         *(("mean", 1), ("median", 1), ("mean(hard=true)", 0), ("median(hard=true)", 0)),
     ],

@@ -22,7 +22,16 @@ EXAMPLES = {
     "iso": ["iso(1)", "iso(t=25)"],
     "max_norm": ["max_norm", "max_norm | gaussian(0.05)"],
     "max_norm_positive": ["max_norm_positive"],
-    "marvell": ["marvell(s=4)", "marvell(s=0.1)", "marvell(sum_kl=0.16)", "marvell(error=0.4)"],
+    "marvell": [
+        "marvell(s=4)",
+        "marvell(s=0.1)",
+        "marvell(sum_kl=0.16)",
+        "marvell(error=0.4)",
+        "marvell(s=4, covariance=full)",
+        "marvell(s=0.1, covariance=full)",
+        "marvell(sum_kl=0.16, covariance=full)",
+        "marvell(error=0.4, covariance=full)",
+    ],
 }
 SPECS = [spec for name in protect.PROTECTIONS.names() for spec in EXAMPLES.get(name, [name])]
 

@@ -1,9 +1,16 @@
 """Attacks: what a feature party can read out of the gradients that it is sent."""
 
-from tacit.attack.base import ATTACKS, Attack, Sight
-from tacit.attack.oracle import reveal
+from tacit.attack.base import ATTACKS, Attack, Pursuit, Scored, Sight
 from tacit.attack.scoring import Cosine, Hint, Majority, Mean, Median, Norm
+
+# Attacks are listed in the order of their import, and the published ones come first.
+# isort: split
+from tacit.attack.clustering import KMeans
+from tacit.attack.crossfit import cross_fit, cross_fit_probabilities, prediction_baseline
+from tacit.attack.memory import Memory
+from tacit.attack.oracle import reveal
 from tacit.attack.spectral import Energy, Principal
+from tacit.attack.supervised import Supervised
 
 __all__ = [
     "ATTACKS",
@@ -11,14 +18,22 @@ __all__ = [
     "Cosine",
     "Energy",
     "Hint",
+    "KMeans",
     "Majority",
     "Mean",
     "Median",
+    "Memory",
     "Norm",
     "Principal",
+    "Pursuit",
+    "Scored",
     "Sight",
+    "Supervised",
+    "cross_fit",
+    "cross_fit_probabilities",
     "get",
     "names",
+    "prediction_baseline",
     "reveal",
 ]
 

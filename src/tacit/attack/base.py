@@ -20,7 +20,7 @@ from tacit.rows import as_rows, exponent
 from tacit.spec import Registry, Specified
 from tacit.types import View
 
-__all__ = ["ATTACKS", "Attack", "Sight", "shift"]
+__all__ = ["ATTACKS", "Attack", "Pursuit", "Scored", "Sight", "shift"]
 
 # Scores go back to the gradients' units up to this power of two; beyond it, float64 would drop
 # small scores to zero or large ones to infinity and the ranking with them.
@@ -75,6 +75,34 @@ class Sight:
         return self.side[name]
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """What an attack over many views says of every example it saw.
+
+    Attributes:
+        ids: ``[n]`` int64, each example once, in the order in which they were first seen.
+        scores: ``[n]`` float64, higher for "more likely positive".
+        clusters: ``[n]`` int64 groups, from attacks that sort examples into two or more.
+    """
+
+    ids: Tensor
+    scores: Tensor
+    clusters: Tensor | None = None
+
+
+class Pursuit(ABC):
+    """An attack in progress over many views; it remembers examples by their id."""
+
+    @abstractmethod
+    def add(self, view: View) -> None:
+        """Take one more view into account; it must have ids."""
+
+    @abstractmethod
+    def result(self) -> Scored:
+        """Return what is known of every example seen so far; more views may follow."""
+
+
 class Attack(Specified, ABC):
     """A way to score examples by how positive they look from the feature party's side.
 
@@ -109,6 +137,10 @@ class Attack(Specified, ABC):
     @abstractmethod
     def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
         """Return one score per row; any randomness comes from ``rng``."""
+
+    def pursue(self, rng: torch.Generator) -> Pursuit | None:  # noqa: ARG002
+        """Return the attack over many views, or None where views are judged one by one."""
+        return None
 
     def draws(self) -> int | None:
         """Return how many hints one call uses at most, or None for all of them."""

@@ -18,7 +18,7 @@ from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent
 from tacit.types import Known
 
-__all__ = ["reveal"]
+__all__ = ["class_indices", "reveal"]
 
 
 def reveal(
@@ -42,7 +42,8 @@ def reveal(
     ...        rng=torch.Generator()).hints
     tensor([1])
     """
-    batch = _Batch(attack, clean.detach(), released.detach(), _classes(labels, released), rng)
+    labels = class_indices(labels, like=released)
+    batch = _Batch(attack, clean.detach(), released.detach(), labels, rng)
     if len(clean) != len(released):
         raise InputError(
             f"clean must have {len(released)} rows like released, got {len(clean)}: pass one batch"
@@ -91,6 +92,20 @@ class _Batch:
     def hints(self) -> Tensor:
         return self.drawn_positives(self.attack.draws())
 
+    def labelled(self) -> tuple[Tensor, Tensor]:
+        """Return half of the rows of each class, but at least two, ascending, and their classes."""
+        counts = torch.bincount(self.labels)
+        if (counts > 0).sum() < 2 or counts[counts > 0].min() < 2:
+            raise KnowledgeError(
+                f"{self.attack} needs known.labelled with two classes and two rows of each, "
+                f"the batch has {counts.tolist()} rows of its classes: leave this batch out"
+            )
+        order = torch.randperm(len(self.labels), generator=self.rng, device=self.rng.device)
+        order = order.to(self.labels.device)
+        drawn = [order[self.labels[order] == c] for c in counts.nonzero()]
+        rows = torch.cat([found[: max(2, len(found) // 2)] for found in drawn]).sort().values
+        return rows, self.labels[rows]
+
     def centres(self) -> Tensor:
         rows = as_rows(self.released, name="released").double()
         power = exponent(rows, name="released") or 0
@@ -114,20 +129,21 @@ class _Batch:
         return counts.double() / len(self.labels)
 
 
-_BUILDERS: Final[Mapping[str, Callable[[_Batch], Tensor | int]]] = {
+_BUILDERS: Final[Mapping[str, Callable[[_Batch], Tensor | tuple[Tensor, Tensor] | int]]] = {
     "positive": _Batch.positive,
     "hints": _Batch.hints,
+    "labelled": _Batch.labelled,
     "centres": _Batch.centres,
     "prior": _Batch.prior,
     "classes": _Batch.classes,
 }
 
 
-def _classes(labels: Tensor, released: Tensor) -> Tensor:
+def class_indices(labels: Tensor, *, like: Tensor) -> Tensor:
     """Return the labels as class indices beside the rows, or say what is wrong with them."""
-    if labels.shape != released.shape[:1]:
-        raise InputError(f"labels must be [{len(released)}], got shape {tuple(labels.shape)}")
-    whole = labels.detach().to(device=released.device, dtype=torch.int64)
+    if labels.shape != like.shape[:1]:
+        raise InputError(f"labels must be [{len(like)}], got shape {tuple(labels.shape)}")
+    whole = labels.detach().to(device=like.device, dtype=torch.int64)
     if not torch.equal(whole.to(labels.dtype), labels.to(whole.device)) or int(whole.min()) < 0:
         raise InputError("labels must be class indices 0, 1, ...: map them first")
     return whole

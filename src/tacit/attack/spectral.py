@@ -11,7 +11,7 @@ from torch import Tensor
 from tacit.attack.base import ATTACKS, Attack, Sight
 from tacit.spec import require
 
-__all__ = ["Energy", "Principal"]
+__all__ = ["Energy", "Principal", "principal_direction"]
 
 
 @final
@@ -99,3 +99,14 @@ def _coordinates(rows: Tensor) -> Tensor:
     # Centring leaves a rounding error of the rows as they were, so that is the measure of zero.
     zero = torch.finfo(rows.dtype).eps * max(rows.shape) * torch.linalg.vector_norm(rows)
     return along[:, torch.linalg.vector_norm(along, dim=0) > zero]
+
+
+def principal_direction(rows: Tensor) -> Tensor:
+    """Return the unit vector ``[d]`` along which the rows vary most; its sign means nothing."""
+    centred = rows - rows.mean(dim=0)
+    if len(rows) < rows.shape[1]:
+        long = centred.T @ torch.linalg.eigh(centred @ centred.T).eigenvectors[:, -1]
+        unit: Tensor = long / torch.linalg.vector_norm(long).clamp(min=torch.finfo(long.dtype).tiny)
+        return unit
+    basis: Tensor = torch.linalg.eigh(centred.T @ centred).eigenvectors
+    return basis[:, -1]

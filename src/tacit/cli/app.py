@@ -9,9 +9,11 @@ import typer
 from typer.exceptions import TyperException
 
 import tacit
+from tacit.cli.audit import audit
 from tacit.cli.data import app as data_app
 from tacit.cli.demo import demo
 from tacit.cli.listing import app as list_app
+from tacit.cli.report import report
 from tacit.cli.train import train
 from tacit.errors import TacitError, UsageError
 
@@ -26,6 +28,8 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(train)
+app.command(context_settings={"allow_extra_args": True})(audit)
+app.command()(report)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 

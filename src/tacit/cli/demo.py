@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.audit import audit_tape, claim_of, table_of
 from tacit.cli.train import run_training
+
+if TYPE_CHECKING:
+    from tacit.audit import AuditResult
 
 __all__ = ["demo"]
 
@@ -20,6 +25,8 @@ RUNS = {
     "Marvell, published": "marvell(s=4)",
     "Marvell on a floor": "iso(t=1) | marvell(s=4)",
 }
+AUDITED = "Marvell, published"
+AUDIT = ("norm", "mean", "energy", "memory", "kmeans(by=direction)")
 ATTACKS = ("norm", "cosine", "energy", "principal")
 _SETTINGS: dict[str, Any] = {
     "dataset": "ads",
@@ -36,20 +43,41 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train one split model three times and show what each protection keeps and what leaks."""
-    results = {
-        name: run_training(None, {**_SETTINGS, "protect": spec, "seed": seed}, None, quiet=as_json)[
-            0
-        ]
-        for name, spec in RUNS.items()
-    }
+    """Train one split model three times, show what each protection keeps, and audit one run."""
+    audit_page = out.with_stem(f"{out.stem}-audit")
+    with TemporaryDirectory() as place:
+        results = {
+            name: _train(spec, seed, Path(place) / f"run-{number}", quiet=as_json)
+            for number, (name, spec) in enumerate(RUNS.items())
+        }
+        found = _audit(Path(place) / f"run-{list(RUNS).index(AUDITED)}", seed, quiet=as_json)
     _write(out, results)
+    found.to_html(audit_page)
     if as_json:
-        typer.echo(json.dumps({"runs": results, "page": str(out)}, indent=2))
+        pages = {"page": str(out), "audit": found.record, "audit_page": str(audit_page)}
+        typer.echo(json.dumps({"runs": results, **pages}, indent=2))
         return
     Console().print(_table(results))
     typer.echo("Leak AUC: 0.5 is nothing, 1.0 is every label. Test AUC: the model's own quality.")
-    typer.echo(f"The curves are in {out}")
+    typer.echo(f"\nAn audit of what the feature party recorded under {AUDITED!r}:")
+    Console().print(table_of(found))
+    typer.echo(found.record["verdict"])
+    typer.echo(f"The curves are in {out}, the audit is in {audit_page}")
+
+
+def _train(spec: str, seed: int, place: Path, *, quiet: bool) -> dict[str, Any]:
+    settings = {**_SETTINGS, "protect": spec, "seed": seed}
+    recorded = spec == RUNS[AUDITED]
+    out = place if recorded else None
+    return run_training(None, settings, out, quiet=quiet, record=recorded)[0]
+
+
+def _audit(run: Path, seed: int, *, quiet: bool) -> AuditResult:
+    (tape,) = run.glob("*.tape")
+    claim = claim_of(run / "results.json")
+    return audit_tape(
+        tape, run / "labels.csv", list(AUDIT), certificate=claim, seed=seed, quiet=quiet
+    )
 
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:

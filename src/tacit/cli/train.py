@@ -29,6 +29,8 @@ def train(
     parties: Annotated[int | None, _flag("Feature parties that share the columns. [1]")] = None,
     combine: Annotated[str | None, _flag("sum, mean, max, product or concat. [sum]")] = None,
     protect: Annotated[str | None, _flag("A spec of `tacit list protections`. [none]")] = None,
+    labels: Annotated[str | None, _flag("A spec of `tacit list labels`. [none]")] = None,
+    budget: Annotated[str | None, _flag("auc=, sum_kl= or epsilon= to stay within. [none]")] = None,
     objective: Annotated[str | None, _flag("bce or ce. [by the number of classes]")] = None,
     epochs: Annotated[int | None, _flag("Passes over the training rows. [5]")] = None,
     batch_size: Annotated[int | None, _flag("Examples per step. [1024]")] = None,
@@ -40,13 +42,16 @@ def train(
     monitor_every: Annotated[int | None, _flag("Attack every n-th release. [32]")] = None,
     threads: Annotated[int | None, _flag("Threads of torch. [all cores]")] = None,
     out: Annotated[Path | None, _flag("Run directory to write. [none]")] = None,
+    record: Annotated[bool, _flag("Write what is seen to a tape in OUT.", "--record")] = False,
     tensorboard: Annotated[bool, _flag("Log to OUT/tensorboard too.", "--tensorboard")] = False,
     as_json: Annotated[bool, _flag("Print one JSON object, nothing else.", "--json")] = False,
 ) -> None:
     """Train a split model in one process, attack its releases and measure both."""
-    apart = ("config", "out", "tensorboard", "as_json")
+    apart = ("config", "out", "record", "tensorboard", "as_json")
     given = {k: v for k, v in ctx.params.items() if v not in (None, [], ()) and k not in apart}
-    results, view = run_training(config, given, out, quiet=as_json, board=tensorboard)
+    results, view = run_training(
+        config, given, out, quiet=as_json, board=tensorboard, record=record
+    )
     view.summary(results)
     if as_json:
         typer.echo(json.dumps(results, indent=2))
@@ -59,6 +64,7 @@ def run_training(
     *,
     quiet: bool,
     board: bool = False,
+    record: bool = False,
 ) -> tuple[dict[str, Any], LiveView]:
     """Run one training with a live view on standard error; return its results and the view."""
     import torch  # noqa: PLC0415 - torch loads only when it is used
@@ -72,6 +78,8 @@ def run_training(
         torch.set_num_threads(chosen.threads)
     if board and out is None:
         raise UsageError("--tensorboard needs --out: the log lies in the run directory")
+    if record and out is None:
+        raise UsageError("--record needs --out: the tape lies in the run directory")
     stores: list[RunDirectory | TensorBoardLog] = []
     if out is not None:
         stores.append(RunDirectory(out, chosen))
@@ -83,7 +91,7 @@ def run_training(
             for observer in (view, *stores):
                 observer(progress)
 
-        trial, results = run(chosen, observer=observe)
+        trial, results = run(chosen, observer=observe, record=out if record else None)
     for store in stores:
         store.finish(trial, results)
     return results, view

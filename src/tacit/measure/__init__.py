@@ -7,8 +7,17 @@ Tensors, arrays and lists are all welcome, and nothing here loads torch.
 from __future__ import annotations
 
 from tacit.measure.bounds import auc_bound, error_bound, gaussian_auc, sum_kl, sum_kl_for_error
+from tacit.measure.budget import Budget, Forecast, epsilon_for_auc, forecast, sum_kl_for_auc
 from tacit.measure.clustering import clustering_accuracy
 from tacit.measure.intervals import Interval, bootstrap_auc, null_band
+from tacit.measure.label_auc import (
+    bayes_combined_auc,
+    flip_for_epsilon,
+    gaussian_combined_auc,
+    gaussian_delta,
+    label_sum_kl,
+    randomized_label_auc,
+)
 from tacit.measure.leak import (
     auc,
     best_threshold_accuracy,
@@ -17,31 +26,45 @@ from tacit.measure.leak import (
     quantile_over_steps,
     top_fraction,
 )
+from tacit.measure.ledger import Ledger, LedgerSummary
 from tacit.measure.pooled import LeakMeter, PooledLeak, pooled_leak
 from tacit.measure.tvd import tvd
 from tacit.measure.utility import accuracy, ace, log_loss, nce
 
 __all__ = [
+    "Budget",
+    "Forecast",
     "Interval",
     "LeakMeter",
+    "Ledger",
+    "LedgerSummary",
     "PooledLeak",
     "accuracy",
     "ace",
     "auc",
     "auc_bound",
+    "bayes_combined_auc",
     "best_threshold_accuracy",
     "bootstrap_auc",
     "clustering_accuracy",
     "detection_error",
+    "epsilon_for_auc",
     "error_bound",
+    "flip_for_epsilon",
+    "forecast",
     "gaussian_auc",
+    "gaussian_combined_auc",
+    "gaussian_delta",
+    "label_sum_kl",
     "leak_auc",
     "log_loss",
     "nce",
     "null_band",
     "pooled_leak",
     "quantile_over_steps",
+    "randomized_label_auc",
     "sum_kl",
+    "sum_kl_for_auc",
     "sum_kl_for_error",
     "top_fraction",
     "tvd",

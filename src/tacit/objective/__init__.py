@@ -1,9 +1,18 @@
 """Objectives: how the label party turns outputs and labels into a loss."""
 
 from tacit.objective.base import OBJECTIVES, Objective
+from tacit.objective.forward import Forward, corrected
 from tacit.objective.supervised import BinaryCrossEntropy, CrossEntropy
 
-__all__ = ["OBJECTIVES", "BinaryCrossEntropy", "CrossEntropy", "Objective", "get"]
+__all__ = [
+    "OBJECTIVES",
+    "BinaryCrossEntropy",
+    "CrossEntropy",
+    "Forward",
+    "Objective",
+    "corrected",
+    "get",
+]
 
 
 def get(spec: str | Objective) -> Objective:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.protect.parts import Along, Isotropic
+from tacit.protect.parts import Isotropic, Part
 from tacit.rng import Stream
 from tacit.rows import as_rows, blocks, exponent, on_host, piece, working
 from tacit.spec import Registry, Specified
@@ -104,15 +104,17 @@ class Plan(Generic[M]):
         how: where the parameters came from.
         assumption: what must be true for ``sum_kl`` to hold.
         sum_kl: computed from the standard deviations in ``noise``; None where nothing is claimed.
+        any_covariance: whether ``sum_kl`` allows for classes of any covariance, not only uI and vI.
         limit: the root of the allowed noise power per row; None without a budget.
         signal: False releases the noise without the gradients.
     """
 
-    noise: tuple[Isotropic | Along, ...]
+    noise: tuple[Part, ...]
     memory: M | None
     how: str
     assumption: str = EMPIRICAL
     sum_kl: float | None = None
+    any_covariance: bool = False
     limit: float | None = None
     signal: bool = True
 

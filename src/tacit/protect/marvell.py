@@ -22,6 +22,7 @@ from tacit.protect.base import (
     Protection,
     noise_only,
 )
+from tacit.protect.full import FullNoise, plan_full
 from tacit.protect.parts import Along, Isotropic
 from tacit.protect.statistics import ClassStatistics
 from tacit.rows import to_place
@@ -29,7 +30,8 @@ from tacit.spec import require
 
 __all__ = ["Marvell"]
 
-Memory = tuple[ClassStatistics, ...]
+Statistics = tuple[ClassStatistics, ...]
+Memory = Statistics | FullNoise
 
 _REMEMBERED = 8  # batches whose statistics stand in for those of a batch that has none
 _ASSUMPTION = (
@@ -51,19 +53,26 @@ class Marvell(Protection[Memory]):
     power in units of ``||D||^2``; ``sum_kl``, the target to reach with the least power; ``error``,
     a lower bound ``L`` of the detection error, which is ``sum_kl = (2 - 4L)^2``.
 
+    ``covariance=full`` takes the classes' sample covariances for ``uI`` and ``vI``: each class gets
+    noise shaped like the other's, so that both covariances agree in every direction, and the rest
+    of the power covers what is not Gaussian and hides the means (``_full_solver``).
+
     Guarantee: no score of one release has an AUC above ``auc_bound(sum_kl)``, if the gradients of
-    each class are Gaussian with covariance ``uI`` and ``vI``. Real gradients lie near a few
-    directions, where the energy attack separates the classes all the same.
+    each class are Gaussian with covariance ``uI`` and ``vI``, or with the batch's sample
+    covariances if ``full``. Real gradients lie near a few directions, where the energy attack
+    separates isotropic noise on one class from none on the other all the same.
 
     References:
         Li et al., ICLR 2022, Theorems 1 and 2, Algorithm 1 (its line 1 divides by ``d`` and means
-        the batch size); technical report, "Approximate Theoretical Guarantees" for ``error``.
+        the batch size); technical report, "Approximate Theoretical Guarantees" for ``error``, and
+        its problem with general ``Sigma_+``, ``Sigma_-`` before they are approximated for ``full``.
 
     Departures: the problem is solved exactly; the target needs no search over powers, and one that
     is met without noise still gets the noise of ``s = 1``. A batch with fewer than two rows of a
     class, or with equal means, takes the running statistics of earlier batches, without a claim;
     before there are any, noise without signal is released. As published, the wider class may get
-    no noise at all: its rows then leave as they are.
+    no noise at all: its rows then leave as they are; not so if ``full``, where every row gets
+    noise in every direction; it equalises and covers by fixed shares, which is not the optimum.
 
     >>> str(PROTECTIONS.get("marvell(4)"))
     'marvell(s=4)'
@@ -73,7 +82,7 @@ class Marvell(Protection[Memory]):
     s: float | None = None
     sum_kl: float | None = None
     error: float | None = None
-    covariance: Literal["isotropic"] = "isotropic"
+    covariance: Literal["isotropic", "full"] = "isotropic"
 
     def __post_init__(self) -> None:
         given = {k: getattr(self, k) for k in ("s", "sum_kl", "error")}
@@ -95,14 +104,24 @@ class Marvell(Protection[Memory]):
 
     def plan(self, batch: Batch, memory: Memory | None) -> Plan[Memory]:
         """Return the optimal noise for this batch's statistics, or the running ones."""
+        if self.covariance == "full":
+            last = memory if isinstance(memory, FullNoise) else None
+            return plan_full(batch, last, s=self.s, target=self._target)
+        earlier = memory if isinstance(memory, tuple) else ()
         found = ClassStatistics.of(batch)
         if found is not None and found.usable():
-            return self._solved(batch, found, (*(memory or ()), found)[-_REMEMBERED:], BATCH)
-        if memory is not None:
-            return self._solved(batch, ClassStatistics.average(memory), memory, RUNNING)
+            return self._solved(batch, found, (*earlier, found)[-_REMEMBERED:], BATCH)
+        if earlier:
+            return self._solved(batch, ClassStatistics.average(earlier), earlier, RUNNING)
         return noise_only(batch, None)
 
-    def _solved(self, batch: Batch, stats: ClassStatistics, keep: Memory, how: str) -> Plan[Memory]:
+    @property
+    def _target(self) -> float | None:
+        return self.sum_kl if self.error is None else sum_kl_for_error(self.error)
+
+    def _solved(
+        self, batch: Batch, stats: ClassStatistics, keep: Statistics, how: str
+    ) -> Plan[Memory]:
         d, gap = batch.rows.shape[1], stats.gap
         used = _stds(self._solve(d, stats, gap))
         # Statistics of other batches must not be too small for this one.
@@ -127,14 +146,13 @@ class Marvell(Protection[Memory]):
         )
 
     def _solve(self, d: int, stats: ClassStatistics, gap: float) -> MarvellSolution:
-        target = self.sum_kl if self.error is None else sum_kl_for_error(self.error)
         power = None if self.s is None else self.s * gap
         total = stats.negatives + stats.positives
         solve = partial(
             solve_marvell, d=d, p=stats.positives / total, q=stats.negatives / total,
             u=stats.u, v=stats.v, gap=gap,
         )  # fmt: skip
-        found = solve(power=power, sum_kl=target)
+        found = solve(power=power, sum_kl=self._target)
         # A target that is met without noise would release the gradients as they are.
         return found if found.power > 0 else solve(power=gap)
 

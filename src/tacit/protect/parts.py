@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tacit.rows import on_host, piece
 
-__all__ = ["Along", "Isotropic"]
+__all__ = ["Along", "Isotropic", "Part", "Shaped"]
 
 
 @final
@@ -25,11 +25,7 @@ class Isotropic:
 
     def inside(self, block: slice, total: int) -> Tensor | None:
         """Return the noisy rows of a block by their place in it, or None for all of them."""
-        if self.rows is None or (block.start == 0 and block.stop == total):
-            return self.rows
-        ends = torch.searchsorted(self.rows, self.rows.new_tensor([block.start, block.stop]))
-        inside: Tensor = self.rows[int(ends[0]) : int(ends[1])] - block.start
-        return inside
+        return None if self.rows is None else _inside(self.rows, block, total)
 
     def count(self, rows: int, width: int, inside: Tensor | None) -> int:
         """Return how many normals a block of rows takes: rows without noise take none."""
@@ -39,7 +35,7 @@ class Isotropic:
         self,
         base: Tensor,
         out: Tensor,
-        block: slice,  # noqa: ARG002 - one signature for both kinds of noise
+        block: slice,  # noqa: ARG002 - one signature for every kind of noise
         inside: Tensor | None,
         normals: Tensor,
     ) -> None:
@@ -89,7 +85,7 @@ class Along:
         base: Tensor,
         out: Tensor,
         block: slice,
-        inside: Tensor | None,  # noqa: ARG002 - one signature for both kinds of noise
+        inside: Tensor | None,  # noqa: ARG002 - one signature for every kind of noise
         normals: Tensor,
     ) -> None:
         """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
@@ -105,3 +101,75 @@ class Along:
     def traces(self, shape: torch.Size, unit: float) -> Tensor:  # noqa: ARG002
         """Return the trace of each row's covariance, in units of ``unit ** 2``."""
         return (self.std.cpu() / unit).square()
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shaped:
+    """Noise with covariance ``scale^2 basis' core' core basis`` for some rows, in order.
+
+    Each row gets ``scale * normals[r] @ core [r, r] @ basis [r, d]``. The rows of ``basis`` are
+    orthonormal; None stands for the identity, then ``r = d``. Values of ``core``, in float64, are
+    near one, whatever the size of the noise.
+    """
+
+    scale: float
+    core: Tensor
+    basis: Tensor | None
+    rows: Tensor
+
+    def inside(self, block: slice, total: int) -> Tensor:
+        """Return the noisy rows of a block by their place in it."""
+        return _inside(self.rows, block, total)
+
+    def count(self, rows: int, width: int, inside: Tensor | None) -> int:  # noqa: ARG002
+        """Return how many normals a block of rows takes: ``r`` for each noisy one."""
+        return 0 if inside is None else inside.shape[0] * self.core.shape[0]
+
+    def write(
+        self,
+        base: Tensor,
+        out: Tensor,
+        block: slice,  # noqa: ARG002 - one signature for every kind of noise
+        inside: Tensor | None,
+        normals: Tensor,
+    ) -> None:
+        """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
+        if base is not out:
+            out.copy_(base)
+        noise = normals.view(-1, self.core.shape[0]) @ self.core.to(out.dtype)
+        noise = noise if self.basis is None else noise @ self.basis.to(out.dtype)
+        scale = min(self.scale, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
+        out.index_add_(0, self.rows if inside is None else inside, noise, alpha=scale)
+
+    def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:  # noqa: ARG002
+        """Return what :meth:`Isotropic.size` returns, the largest value from above.
+
+        The Frobenius norm of one row's covariance is never below its largest eigenvalue.
+        """
+        narrow = self.core.float()  # digits beyond these change no verdict on the length
+        single = torch.linalg.vector_norm(narrow @ narrow.T).item() * (self.scale / unit) ** 2
+        count = len(self.rows)
+        return count * self._trace(unit), math.sqrt(count) * single, single
+
+    def traces(self, shape: torch.Size, unit: float) -> Tensor:
+        """Return the trace of each row's covariance, in units of ``unit ** 2``."""
+        trace = torch.zeros(shape[0], dtype=torch.float64)
+        trace[self.rows.cpu()] = self._trace(unit)
+        return trace
+
+    def _trace(self, unit: float) -> float:
+        length: float = torch.linalg.vector_norm(self.core).item()
+        return (length * (self.scale / unit)) ** 2
+
+
+Part = Isotropic | Along | Shaped
+
+
+def _inside(rows: Tensor, block: slice, total: int) -> Tensor:
+    """Return which of some rows, in order, lie in a block, by their place in it."""
+    if block.start == 0 and block.stop == total:
+        return rows
+    ends = torch.searchsorted(rows, rows.new_tensor([block.start, block.stop]))
+    inside: Tensor = rows[int(ends[0]) : int(ends[1])] - block.start
+    return inside

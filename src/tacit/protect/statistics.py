@@ -15,13 +15,13 @@ from torch import Tensor
 from tacit.protect.base import Batch
 from tacit.rows import blocks, on_host, piece, to_place
 
-__all__ = ["ClassStatistics"]
+__all__ = ["FLAT", "ClassStatistics"]
 
 # Sums over the batch are torch's; what is left afterwards is small, where numpy's calls are cheap.
 # No numpy matrix products: its thread pool and torch's would wait for each other's cores.
 Vector = npt.NDArray[np.float64]
 
-_FLAT = 2.0**-66  # squared mean difference, at a largest value near one, that is only rounding
+FLAT = 2.0**-66  # squared mean difference, at a largest value near one, that is only rounding
 
 
 @final
@@ -50,7 +50,7 @@ class ClassStatistics:
 
     def usable(self) -> bool:
         """Whether the means differ by more than rounding."""
-        return self.gap > _FLAT
+        return self.gap > FLAT
 
     @staticmethod
     def average(several: Sequence[ClassStatistics]) -> ClassStatistics:

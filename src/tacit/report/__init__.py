@@ -1,6 +1,35 @@
-"""Pages and figures from plain records."""
+"""Pages made for people, from plain records: one self-contained HTML file each."""
 
-from tacit.report.figures import bars, lines
-from tacit.report.page import Figure, Heading, Paragraph, TableBlock, write_page
+from tacit.report.audit import audit_page
+from tacit.report.blocks import (
+    Badge,
+    Facts,
+    Figure,
+    Heading,
+    Items,
+    Paragraph,
+    SideBySide,
+    TableBlock,
+    Verdict,
+)
+from tacit.report.figures import Plot, bars, lines
+from tacit.report.page import write_page
+from tacit.report.runs import runs_page
 
-__all__ = ["Figure", "Heading", "Paragraph", "TableBlock", "bars", "lines", "write_page"]
+__all__ = [
+    "Badge",
+    "Facts",
+    "Figure",
+    "Heading",
+    "Items",
+    "Paragraph",
+    "Plot",
+    "SideBySide",
+    "TableBlock",
+    "Verdict",
+    "audit_page",
+    "bars",
+    "lines",
+    "runs_page",
+    "write_page",
+]

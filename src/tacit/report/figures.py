@@ -1,56 +1,222 @@
-"""Figures as plotly objects, from plain numbers."""
+"""Plots as plain data, from plain numbers; the page's script draws them with plotly."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any, final
 
-__all__ = ["bars", "lines"]
+__all__ = [
+    "GREY", "LIMIT", "Line", "Plot", "axis", "bars", "faded", "layout", "line_plot", "lines",
+    "plain", "style",
+]  # fmt: skip
 
-# Told apart by readers who do not see red and green alike (Okabe and Ito).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# After Okabe and Ito, for readers who do not see red and green alike; moved to a middle lightness,
+# so that each stands out from a white page and from a dark one. Symbols tell them apart as well.
+_COLOURS = ("#1B80C4", "#D9620A", "#0E9470", "#C4679A", "#A87400", "#8A5CC2", "#4F8A8B")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
+GREY = "#7D8590"
+LIMIT = "#C8283C"  # what should not be exceeded, and nothing else
+# Lines that are not measured: colour and dash.
+_LOOKS = {"reference": (GREY, "longdashdot"), "baseline": (GREY, "dot"), "bound": (LIMIT, "dash")}
 _LAYOUT: dict[str, Any] = {
-    "template": "simple_white",
-    "colorway": _COLOURS,
-    "font": {"family": "system-ui, sans-serif", "size": 14},
-    "margin": {"l": 60, "r": 20, "t": 50, "b": 50},
-    "height": 380,
-    "legend": {"orientation": "h", "y": -0.25},
+    "font": {"family": "system-ui, 'Liberation Sans', sans-serif", "size": 13},
+    "margin": {"l": 50, "r": 16, "t": 16, "b": 44},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "height": 340,
+    "showlegend": True,
+    "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
+    "hovermode": "closest",
+    "dragmode": False,  # a finger on a plot scrolls the page
 }
+Values = Sequence[float | None]
 
 
-def lines(
-    series: Mapping[str, Sequence[float]],
-    *,
-    title: str,
-    x: str,
-    y: str,
-) -> Any:  # noqa: ANN401 - plotly's figures are untyped
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """What to draw, what to say to those who cannot see it, and its numbers as a table."""
+
+    title: str
+    label: str
+    data: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any]
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str | float | None]] = ()
+    square: bool = False
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line: points, an interval around them where there is one, and a place in the colours.
+
+    ``look`` marks a line that is not measured: ``reference``, ``baseline`` or ``bound``.
+    """
+
+    name: str
+    x: Values
+    y: Values
+    low: Values = field(default=())
+    high: Values = field(default=())
+    style: int = 0
+    look: str = ""
+
+
+def plain(text: str, *, at_most: int = 60) -> str:
+    """Return text that plotly shows as it is: it would read tags, and wrap nothing.
+
+    >>> plain("<script>"), plain("a" * 9, at_most=5)
+    ('&lt;script&gt;', 'aaaa…')
+    """
+    short = text if len(text) <= at_most else text[: at_most - 1] + "…"
+    return escape(short, quote=False)
+
+
+def style(place: int) -> tuple[str, str]:
+    """Return the colour and the symbol of the ``place``-th series; no two of 49 agree in both."""
+    return _COLOURS[place % 7], _SYMBOLS[(place + place // 7) % 7]
+
+
+def faded(colour: str, share: float) -> str:
+    """Return a colour with a share of its strength.
+
+    >>> faded("#1B80C4", 0.15)
+    'rgba(27,128,196,0.15)'
+    """
+    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+    return f"rgba({red},{green},{blue},{share})"
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's own options
+    """Return an axis with a title that never sits on its tick labels."""
+    text = {"text": plain(title), "standoff": 8}
+    return {"title": text, "automargin": True, "fixedrange": True, "zeroline": False, **more}
+
+
+def layout(x: Mapping[str, Any], y: Mapping[str, Any], **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the common layout with two axes."""
+    return {**_LAYOUT, "xaxis": dict(x), "yaxis": dict(y), **more}
+
+
+def lines(series: Mapping[str, Values], *, title: str, x: str, y: str) -> Plot:
     """Return one line per series over 1, 2, 3, ..."""
-    from plotly import graph_objects as go  # noqa: PLC0415 - loads only when a page is written
+    found = [
+        Line(name=name, x=list(range(1, len(values) + 1)), y=values, style=place)
+        for place, (name, values) in enumerate(series.items())
+    ]
+    return line_plot(found, title=title, x=x, y=y)
 
-    figure = go.Figure(layout={**_LAYOUT, "title": title, "xaxis_title": x, "yaxis_title": y})
-    for name, values in series.items():
-        places = list(range(1, len(values) + 1))
-        figure.add_scatter(x=places, y=list(values), name=name, mode="lines+markers")
-    figure.update_xaxes(dtick=max(1, max(map(len, series.values()), default=1) // 10))
-    return figure
+
+def line_plot(
+    drawn: Sequence[Line], *, title: str, x: str, y: str, span: tuple[float, float] | None = None
+) -> Plot:
+    """Return lines over whole numbers, with intervals, and their numbers by place."""
+    places = sorted({place for line in drawn for place in line.x if place is not None})
+    step = max(1, round((places[-1] - places[0]) / 10)) if places else 1
+    ends = {"range": [places[0] - step / 3, places[-1] + step / 3]} if places else {}
+    data = [trace for line in drawn for trace in (*_band(line), _trace(line, x=x, y=y))]
+    lookup = [dict(zip(line.x, line.y, strict=False)) for line in drawn]
+    return Plot(
+        title=title,
+        label=f"{title}: {y} over {x}, one line each for {_listed(line.name for line in drawn)}.",
+        data=data,
+        layout=layout(
+            axis(x, dtick=step, tick0=places[0] if places else 0, showgrid=False, **ends),
+            axis(y, **({} if span is None else {"range": span})),
+        ),
+        header=[x, *(line.name for line in drawn)],
+        rows=[[place, *(values.get(place) for values in lookup)] for place in places],
+    )
 
 
 def bars(
-    groups: Mapping[str, Mapping[str, float]],
+    groups: Mapping[str, Mapping[str, float | None]],
     *,
     title: str,
     y: str,
     span: tuple[float, float] | None = None,
-) -> Any:  # noqa: ANN401 - plotly's figures are untyped
+) -> Plot:
     """Return grouped bars: one colour per group, one cluster per key."""
-    from plotly import graph_objects as go  # noqa: PLC0415 - loads only when a page is written
+    keys = list(dict.fromkeys(key for values in groups.values() for key in values))
+    return Plot(
+        title=title,
+        label=f"{title}: {y} of {_listed(keys)}, one bar each for {_listed(groups)}.",
+        data=[
+            _bar(name, values, place=place, y=y)
+            for place, (name, values) in enumerate(groups.items())
+        ],
+        layout=layout(
+            axis("", type="category"),
+            axis(y, **({} if span is None else {"range": span})),
+            barmode="group",
+            bargap=0.6 if len(groups) * len(keys) <= 3 else 0.25,
+            bargroupgap=0.08,
+            showlegend=len(groups) > 1,
+        ),
+        header=["", *groups],
+        rows=[[key, *(values.get(key) for values in groups.values())] for key in keys],
+    )
 
-    figure = go.Figure(layout={**_LAYOUT, "title": title, "yaxis_title": y, "barmode": "group"})
-    for name, values in groups.items():
-        text = [f"{value:.2f}" for value in values.values()]
-        figure.add_bar(x=list(values), y=list(values.values()), name=name, text=text)
-    if span is not None:
-        figure.update_yaxes(range=span)
-    return figure
+
+def _bar(name: str, values: Mapping[str, float | None], *, place: int, y: str) -> dict[str, Any]:
+    text = ["" if value is None else f"{value:.2f}" for value in values.values()]
+    return {
+        "type": "bar",
+        "name": plain(name),
+        "x": [plain(key, at_most=24) for key in values],
+        "y": list(values.values()),
+        "text": text,
+        "textposition": "outside",
+        "textangle": 0,
+        "cliponaxis": False,
+        "marker": {"color": style(place)[0]},
+        "hovertemplate": f"%{{fullData.name}}<br>%{{x}}: {plain(y)} %{{y:.4f}}<extra></extra>",
+    }
+
+
+def _trace(line: Line, *, x: str, y: str) -> dict[str, Any]:
+    colour, symbol = style(line.style)
+    colour, dash = _LOOKS.get(line.look, (colour, "solid"))
+    return {
+        "type": "scatter",
+        "name": plain(line.name),
+        "x": list(line.x),
+        "y": list(line.y),
+        "mode": "lines" if line.look else "lines+markers",
+        "line": {"color": colour, "dash": dash, "width": 2},
+        "marker": {"color": colour, "symbol": symbol, "size": 7},
+        "hovertemplate": f"%{{fullData.name}}<br>{plain(x)} %{{x}}: "
+        f"{plain(y)} %{{y:.4f}}<extra></extra>",
+    }
+
+
+def _band(line: Line) -> list[dict[str, Any]]:
+    """Return the interval as one closed shape; points without an interval are left out."""
+    ends = [
+        (x, low, high)
+        for x, low, high in zip(line.x, line.low, line.high, strict=False)
+        if x is not None and low is not None and high is not None
+    ]
+    if len(ends) < 2:
+        return []
+    xs, lows, highs = map(list, zip(*ends, strict=True))
+    return [
+        {
+            "type": "scatter",
+            "x": xs + xs[::-1],
+            "y": lows + highs[::-1],
+            "fill": "toself",
+            "fillcolor": faded(style(line.style)[0], 0.15),
+            "line": {"width": 0},
+            "mode": "lines",
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    ]
+
+
+def _listed(names: Any) -> str:  # noqa: ANN401 - any iterable of names
+    return ", ".join(names) or "nothing"

@@ -3,100 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, final
 
-__all__ = ["Block", "Figure", "Heading", "Paragraph", "TableBlock", "write_page"]
+from tacit._version import __version__
+from tacit.report.blocks import Block, Figure, Heading, SideBySide
+from tacit.report.fields import embed
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
-       color: #1a1a1a; background: #fff; }
-h1 { font-size: 1.8rem; margin-bottom: .2rem; } h2 { font-size: 1.3rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0; }
-th, td { padding: .45rem .7rem; border-bottom: 1px solid #ddd; text-align: left; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-td.bad { color: #b00020; font-weight: 600; } code { background: #f3f3f3; padding: .1rem .3rem; }
-"""
+__all__ = ["write_page"]
+
+# The browser itself then refuses whatever would leave the page.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+_ENOUGH = 3  # from this many headings on, a list of contents helps
 
 
-@final
-@dataclass(frozen=True)
-class Heading:
-    """A heading inside the page."""
-
-    text: str
-
-    def html(self, _first_figure: bool) -> str:
-        """Return the heading as HTML."""
-        return f"<h2>{escape(self.text)}</h2>"
-
-
-@final
-@dataclass(frozen=True)
-class Paragraph:
-    """A paragraph of plain text."""
-
-    text: str
-
-    def html(self, _first_figure: bool) -> str:
-        """Return the paragraph as HTML."""
-        return f"<p>{escape(self.text)}</p>"
-
-
-@final
-@dataclass(frozen=True)
-class TableBlock:
-    """A table; numbers are right-aligned, cells above ``alarm`` stand out."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str | float]]
-    alarm: float | None = None
-    alarm_from: int = 0
-
-    def html(self, _first_figure: bool) -> str:
-        """Return the table as HTML."""
-        words = [isinstance(cell, str) for cell in self.rows[0]] if self.rows else []
-        head = "".join(
-            f'<th class="{"" if word else "n"}">{escape(name)}</th>'
-            for name, word in zip(self.header, words, strict=False)
-        )
-        body = "".join(
-            "<tr>" + "".join(self._cell(i, cell) for i, cell in enumerate(row)) + "</tr>"
-            for row in self.rows
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-    def _cell(self, place: int, cell: str | float) -> str:
-        if isinstance(cell, str):
-            return f"<td>{escape(cell)}</td>"
-        bad = self.alarm is not None and place >= self.alarm_from and cell > self.alarm
-        return f'<td class="n{" bad" if bad else ""}">{cell:.3f}</td>'
+def write_page(
+    path: Path,
+    *,
+    title: str,
+    subtitle: str,
+    blocks: Sequence[Block],
+    record: object = None,
+) -> None:
+    """Write one self-contained HTML page; ``record`` rides along for those who check it."""
+    drawn = any(isinstance(block, (Figure, SideBySide)) for block in blocks)
+    body = (
+        f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>"
+        f"{_contents(blocks)}<main>{''.join(block.html() for block in blocks)}</main>"
+        f"<footer><p>Written by tacit {escape(__version__)}. This file is complete in itself: "
+        f"it loads nothing and sends nothing.</p></footer>"
+        f"{_data(record)}{_scripts() if drawn else ''}"
+    )
+    path.write_text(
+        f'<!doctype html>\n<html lang="en"><head>{_head(title)}</head><body>{body}</body></html>\n',
+        encoding="utf-8",
+    )
 
 
-@final
-@dataclass(frozen=True)
-class Figure:
-    """A plotly figure; the first one on a page carries the library."""
-
-    figure: Any
-
-    def html(self, first_figure: bool) -> str:
-        """Return the figure as HTML."""
-        text: str = self.figure.to_html(full_html=False, include_plotlyjs=first_figure)
-        return text
+def _head(title: str) -> str:
+    return (
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        # Without an icon of its own a browser asks the server for one.
+        '<link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{_asset('page.css')}</style>"
+    )
 
 
-Block = Heading | Paragraph | TableBlock | Figure
+def _contents(blocks: Sequence[Block]) -> str:
+    headings = [block for block in blocks if isinstance(block, Heading)]
+    if len(headings) < _ENOUGH:
+        return ""
+    links = (f'<li><a href="#{h.anchor}">{escape(h.text)}</a></li>' for h in headings)
+    return f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>'
 
 
-def write_page(path: Path, *, title: str, subtitle: str, blocks: Sequence[Block]) -> None:
-    """Write one self-contained HTML page."""
-    parts, drawn = [], False
-    for block in blocks:
-        parts.append(block.html(not drawn))
-        drawn = drawn or isinstance(block, Figure)
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    body = f"<h1>{escape(title)}</h1><p>{escape(subtitle)}</p>" + "\n".join(parts)
-    path.write_text(f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>')
+def _data(record: object) -> str:
+    if record is None:
+        return ""
+    return f'<script type="application/json" id="record">{embed(record)}</script>'
+
+
+def _scripts() -> str:
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - loads only when a page is written
+
+    missing = "<noscript><p>The plots need scripts; their numbers are in the tables.</p></noscript>"
+    return f"{missing}<script>{get_plotlyjs()}</script><script>{_asset('page.js')}</script>"
+
+
+def _asset(name: str) -> str:
+    return (files("tacit.report") / name).read_text(encoding="utf-8")

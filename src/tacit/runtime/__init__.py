@@ -2,6 +2,7 @@
 
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.runtime.party import FeatureEnd, FeatureParty, LabelEnd, LabelParty, adam
+from tacit.runtime.recording import Recorded
 from tacit.runtime.session import Step, predict, train
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Gradient",
     "LabelEnd",
     "LabelParty",
+    "Recorded",
     "Step",
     "adam",
     "predict",

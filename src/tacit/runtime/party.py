@@ -148,7 +148,8 @@ class LabelParty(LabelEnd):
         cut = joined.detach().requires_grad_()
         labels = self._labels[rows]
         outputs = self._outputs(rows, cut)
-        loss = self.objective.loss(outputs, labels)
+        # Labels that were randomised bring their own targets; the loss sees nothing else of them.
+        loss = self.objective.loss(outputs, getattr(labels, "targets", labels))
         grads = self._differentiate(loss, cut)
         wanted = "probs" in self.guard.protection.needs
         probs = self.objective.probabilities(outputs.detach()) if wanted else None

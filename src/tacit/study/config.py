@@ -28,6 +28,8 @@ class TrainConfig(BaseModel):
     parties: int = Field(default=1, ge=1, le=8)
     combine: Literal["sum", "mean", "max", "product", "concat"] = "sum"
     protect: str = "none"
+    labels: str | None = None
+    budget: str | None = None
     objective: str | None = None
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=1024, ge=2)
@@ -45,6 +47,20 @@ class TrainConfig(BaseModel):
         from tacit.protect import get  # noqa: PLC0415 - torch loads only when it is used
 
         return str(get(text))
+
+    @field_validator("labels")
+    @classmethod
+    def _known_mechanism(cls, text: str | None) -> str | None:
+        from tacit.protect import get_labels  # noqa: PLC0415 - torch loads only when it is used
+
+        return None if text is None else str(get_labels(text))
+
+    @field_validator("budget")
+    @classmethod
+    def _known_budget(cls, text: str | None) -> str | None:
+        from tacit.measure import Budget  # noqa: PLC0415 - loads numpy
+
+        return None if text is None else str(Budget.parse(text))
 
     @field_validator("attacks")
     @classmethod

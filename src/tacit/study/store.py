@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import IO, Any, final
 
+import numpy as np
 from safetensors.torch import save_file
 
 from tacit.errors import UsageError
@@ -22,7 +23,8 @@ class RunDirectory:
     """Writes ``config.toml``, ``metrics.jsonl``, ``results.json`` and the model files.
 
     Metrics are appended and flushed as they come, so an interrupted run leaves a usable directory.
-    The top model encodes labels: ``label_party.safetensors`` stays with the label party.
+    The top model encodes labels: ``label_party.safetensors`` stays with the label party, and so
+    does ``labels.csv``, which is there for the audit of a recorded run.
     """
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
@@ -53,6 +55,10 @@ class RunDirectory:
         for number, party in enumerate(trial.features):
             save_file(party.bottom.state_dict(), self.path / f"feature_party_{number}.safetensors")
         save_file(trial.label.top.state_dict(), self.path / "label_party.safetensors")
+        if trial.tapes:
+            labels = np.asarray(trial.table.labels).tolist()
+            lines = (f"{row},{int(labels[row])}\n" for row in sorted(trial.train_rows.tolist()))
+            (self.path / "labels.csv").write_text("id,label\n" + "".join(lines))
 
 
 @final

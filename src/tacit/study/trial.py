@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -13,19 +14,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tacit import data, measure, nets, objective
-from tacit.errors import UsageError
+from tacit import data, nets, objective
+from tacit.audit.tape import TapeWriter
+from tacit.errors import BudgetError, UsageError
 from tacit.guard import Guard
+from tacit.measure import Ledger
 from tacit.monitor import LeakMonitor
-from tacit.runtime import FeatureParty, LabelParty, adam, predict, train
+from tacit.recall import MemoryMonitor
+from tacit.runtime import FeatureEnd, FeatureParty, LabelParty, Recorded, adam, predict, train
 from tacit.study.config import TrainConfig
 from tacit.study.layers import LayerMonitor
+from tacit.study.outcome import Claims, leak_records, mean, results_of, utility
 from tacit.types import Cut, Release
 
 __all__ = ["Observer", "Progress", "Trial", "run"]
 
 Indices = npt.NDArray[np.int64]
 Source = Callable[[Tensor], tuple[Tensor, Tensor]]
+Watcher = Callable[[Cut, Release], None]
 
 
 @final
@@ -49,9 +55,12 @@ Observer = Callable[[Progress], None]
 
 @final
 class Trial:
-    """A run that is set up: its data, its model split between parties, and its monitors."""
+    """A run that is set up: its data, its model split between parties, and its monitors.
 
-    def __init__(self, config: TrainConfig) -> None:
+    With ``record``, what each feature party sees is written to a tape in that directory.
+    """
+
+    def __init__(self, config: TrainConfig, *, record: Path | None = None) -> None:
         self.config = config
         self.table = data.load(
             config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
@@ -64,15 +73,28 @@ class Trial:
                 f"and needs {fitting}"
             )
         self.train_rows, self.test_rows = data.split(self.table, seed=config.seed)
-        self.features, self.label, self.monitor, self.layers = self._parties()
+        watched = self._binary and config.attacks
+        self.monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
+        self.memory = MemoryMonitor(every=config.monitor_every) if watched else None
+        self.claims = Claims()
+        self.features, self.label, self.layers = self._parties()
+        self.tapes: list[TapeWriter] = []
+        self.ends: list[FeatureEnd] = list(self.features)
+        if record is not None:
+            self._record(record)
 
     @property
     def _binary(self) -> bool:
         return self.table.classes == 2
 
-    def _parties(
-        self,
-    ) -> tuple[list[FeatureParty], LabelParty, LeakMonitor | None, list[LayerMonitor]]:
+    def _record(self, place: Path) -> None:
+        for number, party in enumerate(self.features):
+            tape = TapeWriter(place / f"feature_party_{number}.tape")
+            layers = party.bottom if self.config.layers else None
+            self.tapes.append(tape)
+            self.ends[number] = Recorded(party, tape, layers=layers)
+
+    def _parties(self) -> tuple[list[FeatureParty], LabelParty, list[LayerMonitor]]:
         config, table = self.config, self.table
         columns = data.assign(table, config.parties)
         (everything,) = data.assign(table, 1)
@@ -91,20 +113,36 @@ class Trial:
             FeatureParty(bottom, source(part), optimizer=adam(bottom, config.lr))
             for bottom, part in zip(model.bottoms, columns, strict=True)
         ]
-        watched = self._binary and config.attacks
-        monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
         layers = self._layer_monitors(features)
+        truth = torch.from_numpy(np.array(table.labels))  # a copy: the file is read-only
+        guard = self._guard(_judged(truth, self.monitor, self.memory, self.claims, *layers))
+        randomised = None if config.labels is None else guard.labels(_places(truth), truth)
         label = LabelParty(
             model.top,
-            torch.from_numpy(np.array(table.labels)),  # a copy: the file is read-only
-            guard=Guard(config.protect, seed=config.seed, watch=_all(monitor, *layers)),
-            objective=self.objective,
+            truth if randomised is None else randomised,
+            guard=guard,
+            objective=objective.corrected(self.objective, guard.flips),
             optimizer=adam(model.top, config.lr),
             combined_by=config.combine,
             source=None if own is None else source(own),
             early=False,
         )
-        return features, label, monitor, layers
+        return features, label, layers
+
+    def _guard(self, watch: Watcher) -> Guard:
+        config = self.config
+        ledger = None
+        if config.budget is not None:
+            run = f"{config.dataset}, seed {config.seed}"
+            ledger = Ledger(run=run, budget=config.budget, examples=len(self.table.labels))
+        return Guard(
+            config.protect,
+            seed=config.seed,
+            watch=watch,
+            labels=config.labels,
+            classes=self.table.classes,
+            ledger=ledger,
+        )
 
     def _layer_monitors(self, features: list[FeatureParty]) -> list[LayerMonitor]:
         if not self.config.layers or not self._binary:
@@ -144,7 +182,7 @@ class Trial:
         """Return the measures of utility on some rows."""
         place = torch.from_numpy(rows)
         probs = predict(place, features=self.features, label=self.label).numpy()
-        return _utility(probs, np.asarray(self.table.labels)[rows])
+        return utility(probs, np.asarray(self.table.labels)[rows])
 
 
 @final
@@ -164,17 +202,26 @@ class _Run:
             before = self.trial.score(test) if stream and number else None
             self._train(number, batches)
             found = before if stream else self.trial.score(test)
-            loss = _mean(self.losses[-len(batches) :])
+            loss = mean(self.losses[-len(batches) :])
             monitor = self.trial.monitor
-            leak = {} if monitor is None else _plain(monitor.recent())
-            self.history.append({"part": number, "loss": loss, "test": found, "leak": leak})
+            leak = {} if monitor is None else leak_records(monitor.recent())
+            memory = self.trial.memory
+            self.history.append(
+                {
+                    "part": number,
+                    "loss": loss,
+                    "test": found,
+                    "leak": leak,
+                    "memory_leak": None if memory is None else memory.leak(),
+                }
+            )
             self._report(number, loss, test=found, leak=leak)
 
     def _train(self, number: int, batches: list[Indices]) -> None:
         places = (torch.from_numpy(rows) for rows in batches)
         trial = self.trial
         first = len(self.losses)
-        for done in train(places, features=trial.features, label=trial.label, first=first):
+        for done in train(places, features=trial.ends, label=trial.label, first=first):
             self.losses.append(done.loss)
             self._report(number, done.loss)
 
@@ -183,84 +230,33 @@ class _Run:
         self._tell(Progress(step=step, steps=self.trial.steps, part=part, loss=loss, **more))
 
 
-def run(config: TrainConfig, *, observer: Observer | None = None) -> tuple[Trial, dict[str, Any]]:
+def run(
+    config: TrainConfig, *, observer: Observer | None = None, record: Path | None = None
+) -> tuple[Trial, dict[str, Any]]:
     """Train, attack and measure; return the trial and its results as plain values.
 
-    An interrupt ends training early and keeps what was measured so far.
+    An interrupt or a spent budget ends training early and keeps what was measured so far.
     """
-    running = _Run(Trial(config), observer or (lambda _: None))
-    interrupted = False
+    trial = Trial(config, record=record)
+    running = _Run(trial, observer or (lambda _: None))
+    stopped = None
     start = time.perf_counter()
     try:
         running.go()
     except KeyboardInterrupt:
-        interrupted = True
+        stopped = "interrupted"
+    except BudgetError as error:
+        stopped = str(error)
     seconds = time.perf_counter() - start
-    results = _results(running.trial, running.history, len(running.losses), seconds, interrupted)
-    return running.trial, results
-
-
-def _results(
-    trial: Trial, history: list[dict[str, Any]], steps: int, seconds: float, interrupted: bool
-) -> dict[str, Any]:
-    config, guard = trial.config, trial.label.guard
-    tests = [part["test"] for part in history if part["test"] is not None]
-    certificate = guard.last_certificate
-    return {
-        "dataset": trial.table.name,
-        "model": config.model,
-        "protection": str(guard.protection),
-        "objective": str(trial.objective),
-        "epochs": config.epochs,
-        "seed": config.seed,
-        "steps": steps,
-        "train": {"loss": history[-1]["loss"] if history else None},
-        "test": tests[-1] if tests else trial.score(trial.test_rows),
-        "leak": _leaks(trial.monitor),
-        "layers": {name: _leaks(m) for layer in trial.layers for name, m in layer.monitors.items()},
-        "memory_leak": None,
-        "certificate": None if certificate is None else vars(certificate),
-        "releases": dict(guard.counts),
-        "history": history,
-        "interrupted": interrupted,
-        "seconds": seconds,
-        "steps_per_second": steps / seconds if seconds > 0 else 0.0,
-    }
-
-
-def _leaks(monitor: LeakMonitor | None) -> dict[str, dict[str, float]]:
-    return {} if monitor is None else _plain(monitor.report())
-
-
-def _plain(report: dict[str, measure.PooledLeak]) -> dict[str, dict[str, float]]:
-    return {
-        name: {
-            "pooled": leak.leak_auc,
-            "low": leak.low,
-            "high": leak.high,
-            "null_high": leak.null_high,
-            "mean": leak.mean,
-            "q95": leak.q95,
-        }
-        for name, leak in report.items()
-    }
-
-
-def _utility(probs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, float]:
-    found = {
-        "loss": measure.log_loss(probs, labels),
-        "accuracy": measure.accuracy(probs, labels),
-        "nce": measure.nce(probs, labels),
-        "ace": measure.ace(probs, labels),
-    }
-    if probs.ndim == 1:
-        return {"auc": measure.auc(probs, labels), **found}
-    each = [measure.auc(probs[:, k], (labels == k).astype(int)) for k in range(probs.shape[1])]
-    return {"auc": float(np.mean(each)), **found}
-
-
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
+    for tape in trial.tapes:
+        tape.close()
+    return trial, results_of(
+        trial,
+        running.history,
+        steps=len(running.losses),
+        seconds=seconds,
+        stopped=stopped,
+    )
 
 
 def _inputs(table: data.Table, columns: data.Columns) -> nets.Inputs:
@@ -286,12 +282,19 @@ def _sources(table: data.Table) -> Callable[[data.Columns], Source]:
     return source
 
 
-def _all(
-    *watchers: Callable[[Cut, Release], None] | None,
-) -> Callable[[Cut, Release], None]:
+def _places(labels: Tensor) -> Tensor:
+    """Return the ids of a table's examples: their rows."""
+    return torch.arange(len(labels))
+
+
+def _judged(truth: Tensor, *watchers: Watcher | None) -> Watcher:
+    """Show every release to the watchers beside the true labels, whatever it was made from."""
+
     def watch(cut: Cut, release: Release) -> None:
+        assert cut.ids is not None  # noqa: S101 - the label party sets them
+        judged = replace(cut, labels=truth[cut.ids])
         for watcher in watchers:
             if watcher is not None:
-                watcher(cut, release)
+                watcher(judged, release)
 
     return watch

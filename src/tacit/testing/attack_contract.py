@@ -106,7 +106,9 @@ class AttackContract:
         self._check_finite(self._scores(self._view(grads, labels)), _ROWS, "a batch with zero rows")
 
     def check_single_row(self) -> None:
-        """A batch of one is scored."""
+        """A batch of one is scored, by all attacks but those that learn from labelled rows."""
+        if "labelled" in self.attack.needs:
+            return  # one row cannot show two classes
         for grads in (torch.ones(1, _WIDTH), torch.zeros(1, _WIDTH), torch.ones(1, 1)):
             self._check_finite(self._scores(self._alone(grads)), 1, "a batch of one")
 
@@ -285,6 +287,9 @@ def _reordered(view: View, order: Tensor) -> View:
     known = view.known
     if known.hints is not None:
         known = dataclasses.replace(known, hints=torch.argsort(order)[known.hints])
+    if known.labelled is not None:
+        rows, classes = known.labelled
+        known = dataclasses.replace(known, labelled=(torch.argsort(order)[rows], classes))
     embeddings = None if view.embeddings is None else view.embeddings[order]
     return View(grads=view.grads[order], embeddings=embeddings, known=known)
 

@@ -16,7 +16,7 @@ from tacit.guard import Guard
 from tacit.protect import Chain, Protection
 from tacit.protect import get as get_protection
 from tacit.protect.base import Batch, draw
-from tacit.protect.parts import Along, Isotropic
+from tacit.protect.parts import Isotropic, Part, Shaped
 from tacit.rng import Key
 from tacit.testing.gradients import low_rank_cut
 from tacit.types import Cut
@@ -213,12 +213,15 @@ def _check_moments(stage: Protection[Any], *, draws: int = 400) -> None:
         _check_projection(noise @ probe, planned)
 
 
-def _variance_along(parts: tuple[Isotropic | Along, ...], probe: Tensor, count: int) -> Tensor:
+def _variance_along(parts: tuple[Part, ...], probe: Tensor, count: int) -> Tensor:
     """Return the planned variance of each row's noise along a unit vector."""
     total = torch.zeros(count, dtype=torch.float64)
     for part in parts:
         if isinstance(part, Isotropic):
             total[slice(None) if part.rows is None else part.rows] += part.std**2
+        elif isinstance(part, Shaped):
+            seen = probe if part.basis is None else part.basis.double() @ probe
+            total[part.rows] += (part.scale * (part.core @ seen)).square().sum()
         else:
             total += (part.std * (part.direction.double() @ probe)).square()
     return total

@@ -1,0 +1,159 @@
+"""Tapes that other systems recorded: ``.npz``, Parquet, folders of ``.npy`` or ``.pt`` files.
+
+All of them are the same columns: ``grads`` [N, ...], and where there are any ``embeddings``,
+``ids``, ``step`` and ``epoch``, one row per example and release. Rows of one step stand together.
+Without ``step`` a step is taken to be 1,024 rows; without ``epoch`` a new one begins when an id
+comes again; without ``ids`` an example is its place in the epoch.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from tacit.audit.columns import NAMES, Array, Columns, ColumnTape, canonical
+from tacit.audit.tape import RecordedTape, Recording, is_tape
+from tacit.errors import UsageError
+
+__all__ = ["load_array", "open_tape"]
+
+_CHUNK = 8192
+_EMPTY: Array = np.empty(0)
+
+
+def open_tape(path: Path | str, *, layer: str | None = None) -> Recording:
+    """Return the tape at a path, whichever system recorded it."""
+    place = Path(path)
+    if not place.exists():
+        raise UsageError(f"{path}: there is no such tape: record one with `tacit train --record`")
+    if is_tape(place):
+        return RecordedTape(place, layer=layer)
+    if layer is not None:
+        raise UsageError(f"{path}: only tapes recorded by tacit have layers, leave out {layer!r}")
+    if place.is_dir():
+        return _folder(place)
+    openers = {".npz": _npz, ".npy": _npy, ".parquet": _parquet, ".pt": _torch_file}
+    if place.suffix not in openers:
+        known = ", ".join(openers)
+        raise UsageError(f"{path}: a tape is a folder or one of {known}, got {place.suffix!r}")
+    return openers[place.suffix](place)
+
+
+def _npz(path: Path) -> ColumnTape:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            columns = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"{path}: not a readable .npz file ({error}): save it again") from None
+    return ColumnTape.of(columns, source=str(path))
+
+
+def _npy(path: Path) -> ColumnTape:
+    return ColumnTape.of({"grads": load_array(path)}, source=str(path))
+
+
+def _torch_file(path: Path) -> ColumnTape:
+    return ColumnTape.of(_torch_columns(path), source=str(path))
+
+
+def _parquet(path: Path) -> ColumnTape:
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"{path}: not a readable Parquet file ({error}): save it again") from None
+
+    def chunks() -> Iterator[Columns]:
+        for batch in file.iter_batches(batch_size=_CHUNK):
+            yield {name: _matrix(batch.column(name), path, name) for name in batch.schema.names
+                   if canonical(name) in NAMES}  # fmt: skip
+
+    return ColumnTape(chunks, source=str(path), rows=file.metadata.num_rows)
+
+
+def _folder(path: Path) -> ColumnTape:
+    """Return whole columns (``grads.npy`` and so on), or one file or set of files per step."""
+    if (path / "grads.npy").exists():
+        files = {p.stem: p for p in path.glob("*.npy") if canonical(p.stem) in NAMES}
+        return ColumnTape.of({n: load_array(p) for n, p in files.items()}, source=str(path))
+    steps: dict[tuple[str, ...], dict[str, Path]] = {}
+    for file in sorted(path.iterdir(), key=lambda p: _natural(p.stem)):
+        if file.suffix in (".npy", ".pt"):
+            column, key = _split(file)
+            steps.setdefault(key, {})[column] = file
+    if not steps:
+        raise UsageError(f"{path}: neither a tape nor a folder of .npy or .pt files")
+
+    def chunks() -> Iterator[Columns]:
+        for files in steps.values():
+            columns: dict[str, Array] = {}
+            for column, file in files.items():
+                loaded = _torch_columns(file) if file.suffix == ".pt" else {}
+                columns |= loaded if len(loaded) > 1 else {
+                    column: loaded.get("grads", _EMPTY) if loaded else load_array(file)
+                }  # fmt: skip
+            yield _spread(columns)
+
+    return ColumnTape(chunks, source=str(path), steps_are_chunks=True)
+
+
+def _spread(columns: Columns) -> Columns:
+    """Return the columns with a step or epoch that was given as one number put on every row."""
+    count = len(columns["grads"]) if "grads" in columns else 0
+    return {n: np.full(count, v) if np.ndim(v) == 0 else v for n, v in columns.items()}
+
+
+def _split(file: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the column and the step that a file's name speaks of: ``grads_0012`` and the like."""
+    found = re.fullmatch(r"([A-Za-z]+)[-_.]?(\d+)", file.stem)
+    if found and canonical(found.group(1)) in NAMES:
+        return canonical(found.group(1)), (found.group(2).zfill(20),)
+    return "grads", (file.stem,)
+
+
+def _natural(text: str) -> list[str]:
+    return [part.zfill(20) if part.isdigit() else part for part in re.split(r"(\d+)", text)]
+
+
+def load_array(path: Path) -> Array:
+    """Return an array that stays on disk until its rows are read; nothing in it can execute."""
+    try:
+        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"{path}: not a readable .npy file ({error}): save it again") from None
+    return found
+
+
+def _torch_columns(path: Path) -> dict[str, Array]:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a foreign file makes the loader raise
+        reason = str(error).split("\n", 1)[0][:120]
+        raise UsageError(f"{path}: not tensors alone ({reason}): save plain tensors") from None
+    if isinstance(found, torch.Tensor):
+        found = {"grads": found}
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: holds a {type(found).__name__}, not a tensor or a dict of them")
+    return {str(name): _plain(value) for name, value in found.items()}
+
+
+def _plain(value: object) -> Array:
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    return np.asarray(value)
+
+
+def _matrix(column: pa.Array, path: Path, name: str) -> Array:
+    if not pa.types.is_list(column.type) and not pa.types.is_fixed_size_list(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    flat = column.flatten().to_numpy(zero_copy_only=False)
+    if len(column) == 0 or len(flat) % len(column):
+        raise UsageError(f"{path}: the rows of {name} differ in length: a cut has one width")
+    return np.asarray(flat).reshape(len(column), -1)

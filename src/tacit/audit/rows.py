@@ -1,0 +1,171 @@
+"""The rows of an audit's table: what an attack measured beside what was claimed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.attack import Attack
+from tacit.audit.traces import Pool, Trace
+from tacit.audit.truth import Truth
+from tacit.audit.verdict import Judgement, judge, remedy
+from tacit.audit.window import Window
+from tacit.measure import LeakMeter, auc, auc_bound, gaussian_auc
+from tacit.types import Certificate
+
+__all__ = ["Claim", "row_of", "supervised_row"]
+
+Values = npt.NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a certificate claims of one release, and what that makes of many."""
+
+    certificate: dict[str, Any] | None
+    releases: float
+
+    @classmethod
+    def of(cls, given: Certificate | Mapping[str, Any] | None, *, releases: float) -> Claim:
+        """Return the claim of a certificate, for so many releases of each example."""
+        plain = asdict(given) if isinstance(given, Certificate) else given
+        return cls(certificate=None if plain is None else dict(plain), releases=releases)
+
+    @property
+    def spec(self) -> str | None:
+        """The protection that ran, if it is known."""
+        return None if self.certificate is None else self.certificate.get("spec")
+
+    def bound(self, attack: Attack, *, accumulated: bool) -> float | None:
+        """Return the claimed limit of an attack on gradients; there is none for embeddings."""
+        total = self._sum_kl(self.releases if accumulated else 1)
+        if total is None or "embeddings" in attack.needs or "labelled" in attack.needs:
+            return None
+        return auc_bound(total)
+
+    def reference(self, epochs: int) -> list[dict[str, float]]:
+        """Return bound and reference value after each epoch: the divergence adds up."""
+        if self._sum_kl(1) is None:
+            return []
+        each = self.releases / epochs  # below one where batches are full and the rest is dropped
+        totals = [(epoch, self._sum_kl(each * (epoch + 1)) or 0.0) for epoch in range(epochs)]
+        return [{"epoch": epoch, "gaussian_auc": gaussian_auc(total), "auc_bound": auc_bound(total)}
+                for epoch, total in totals]  # fmt: skip
+
+    def _sum_kl(self, releases: float) -> float | None:
+        single = None if self.certificate is None else self.certificate.get("sum_kl")
+        return None if single is None else releases * float(single)
+
+
+def row_of(
+    trace: Trace,
+    claim: Claim,
+    *,
+    baseline: dict[str, Any] | None,
+    threshold: float | None,
+    truth: Truth,
+) -> dict[str, Any] | None:
+    """Return the row of an attack that ran over the tape, or None if it could judge nothing."""
+    row = _empty(trace.attack, accumulated=trace.accumulated, seconds=trace.spent)
+    row["clustering_accuracy"] = trace.accuracy()
+    if truth.classes > 2:
+        return None if row["clustering_accuracy"] is None else _many_classes(row, truth)
+    pool = trace.pool()
+    if pool is None:
+        return None
+    bound = claim.bound(trace.attack, accumulated=trace.accumulated)
+    row |= _measured(pool, baseline, bound, threshold, remedy(str(trace.attack), claim.spec))
+    if trace.stopped:
+        row["verdict"] += " (stopped when its time was up)"
+    return row
+
+
+def supervised_row(
+    attack: Attack,
+    window: Window,
+    claim: Claim,
+    *,
+    baseline: dict[str, Any] | None,
+    threshold: float | None,
+    truth: Truth,
+    seed: int,
+) -> tuple[dict[str, Any], tuple[Values, Values]]:
+    """Return the row of an adversary that was trained on labels, with its scores."""
+    start = time.perf_counter()
+    scores = window.supervised(attack, classes=truth.classes, seed=seed)
+    labels = window.latest()[1]
+    row = _empty(attack, accumulated=False, seconds=time.perf_counter() - start)
+    if truth.classes > 2:
+        each = [auc(scores[:, c], (labels == c).long()) for c in range(truth.classes)]
+        row |= {"leak_auc": float(np.mean(each)), "examples": len(labels)}
+        row["clustering_accuracy"] = float((scores.argmax(dim=1) == labels).double().mean())
+        return _many_classes(row, truth), (np.empty(0), np.empty(0))
+    meter = LeakMeter()
+    meter.add(scores, labels)
+    pool = Pool.of(meter, seed)
+    # Folds that share their training rows spread wider than independent scores would.
+    pool = replace(pool, null_high=0.5 + math.sqrt(2) * (pool.null_high - 0.5))
+    row |= _measured(pool, baseline, None, threshold, remedy(str(attack), claim.spec))
+    return row, (scores.numpy(), labels.numpy().astype(np.float64))
+
+
+def _empty(attack: Attack, *, accumulated: bool, seconds: float) -> dict[str, Any]:
+    names = ("leak_auc", "low", "high", "null_low", "null_high", "baseline", "bound", "verdict",
+             "state", "mean", "q95", "clustering_accuracy", "batches", "examples")  # fmt: skip
+    return {"attack": str(attack), **dict.fromkeys(names), "accumulated": accumulated,
+            "seconds": seconds}  # fmt: skip
+
+
+def _measured(
+    pool: Pool,
+    baseline: dict[str, Any] | None,
+    bound: float | None,
+    threshold: float | None,
+    advice: str,
+) -> dict[str, Any]:
+    leak = pool.leak
+    level = None if baseline is None else baseline["auc"]
+    verdict = judge(
+        leak=leak.leak_auc,
+        low=leak.low,
+        high=leak.high,
+        null_high=pool.null_high,
+        baseline=level,
+        bound=bound,
+        threshold=threshold,
+        remedy=advice,
+    )
+    return {
+        "leak_auc": leak.leak_auc,
+        "low": leak.low,
+        "high": leak.high,
+        "null_low": leak.null_low,
+        "null_high": pool.null_high,
+        "baseline": level,
+        "bound": bound,
+        "verdict": verdict.text,
+        "state": verdict.state,
+        "mean": leak.mean,
+        "q95": leak.q95,
+        "batches": leak.batches,
+        "examples": leak.examples,
+    }
+
+
+def _many_classes(row: dict[str, Any], truth: Truth) -> dict[str, Any]:
+    """Judge a clustering by what naming every example after the largest class gets right."""
+    right = row["clustering_accuracy"]
+    share = float(np.bincount(truth.labels).max() / len(truth.labels))
+    spread = 3.3 * math.sqrt(share * (1 - share) / len(truth.labels))
+    if right > share + spread:
+        found = Judgement("leaks", f"{right:.1%} sorted right, {share:.1%} by the largest class")
+    else:
+        found = Judgement("nothing found", f"{right:.1%} sorted right, no more than by chance")
+    return row | {"verdict": found.text, "state": found.state}

@@ -1,0 +1,270 @@
+"""The audit: attacks on a tape, judged against the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+from tacit.attack import Attack
+from tacit.attack import get as get_attack
+from tacit.audit.columns import ViewTape
+from tacit.audit.imports import open_tape
+from tacit.audit.result import FORMAT, AuditResult, histogram, roc
+from tacit.audit.rows import Claim, row_of, supervised_row
+from tacit.audit.tape import Recording
+from tacit.audit.traces import Trace, trace_of
+from tacit.audit.truth import Labels, Survey, Truth, survey
+from tacit.audit.verdict import advice, headline, severity
+from tacit.audit.window import Features, Window, baseline_of, read_features
+from tacit.errors import KnowledgeError
+from tacit.types import Certificate, Known, Tape
+
+__all__ = ["ATTACKS", "run_audit"]
+
+# Cheap first.
+ATTACKS = (
+    "norm",
+    "cosine",
+    "hint",
+    "mean",
+    "median",
+    "majority",
+    "principal",
+    "energy",
+    "energy(share=0.9)",
+    "memory",
+    "kmeans(by=direction)",
+    "kmeans",
+    "kmeans(by=both)",
+    "supervised",
+)
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many rows are done and how many there are."""
+
+
+def run_audit(
+    tape: Tape | Path | str,
+    truth: Labels,
+    attacks: Sequence[str | Attack] | None = None,
+    *,
+    certificate: Certificate | Mapping[str, Any] | None = None,
+    features: Features | None = None,
+    threshold: float | None = None,
+    seconds: float = 120.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> AuditResult:
+    """Return how much a tape gives away, by which attack and from which epoch on.
+
+    Args:
+        tape: what the feature party saw: a path, or any iterable of views.
+        truth: the labels: a path, a mapping from id to label, or an array in row order.
+        attacks: specs; by default all that apply.
+        certificate: what the protection claims of one release.
+        features: the raw features for the prediction baseline, row ``i`` for example ``i``;
+            without them, the embeddings of the first epoch stand in.
+        threshold: the leak AUC to judge by; by default what features alone predict.
+        seconds: the time for each attack; one that takes longer is judged by what it has seen.
+        seed: of side information, folds and intervals.
+        progress: told how far it is.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.arange(512) % 4 == 0
+    >>> grads = np.outer(np.where(y, -3.0, 1.0), np.ones(8)) + 0.1 * rng.normal(size=(512, 8))
+    >>> from tacit.audit import ColumnTape
+    >>> result = run_audit(ColumnTape.of({"grads": grads}), y, attacks=["norm"])
+    >>> result.worst()["attack"], result.worst()["leak_auc"], result.worst()["state"]
+    ('norm', 1.0, 'leaks')
+    """
+    recording = _recording(tape)
+    tell = progress or (lambda _what, _done, _of: None)
+    tell("reading", 0, 1)
+    found = survey(recording)
+    labels = Truth.read(truth, recording, found)
+    chosen, skipped = _choose(attacks, found, labels)
+    audit = _Audit(
+        recording=recording,
+        found=found,
+        truth=labels,
+        claim=Claim.of(certificate, releases=found.per_example),
+        threshold=threshold,
+        seconds=seconds,
+        seed=seed,
+        tell=tell,
+    )
+    return audit.run(chosen, skipped, features)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Audit:
+    """One audit: everything it reads, and the steps it takes."""
+
+    recording: Recording
+    found: Survey
+    truth: Truth
+    claim: Claim
+    threshold: float | None
+    seconds: float
+    seed: int
+    tell: Progress
+
+    def run(
+        self,
+        chosen: list[Attack],
+        skipped: list[dict[str, str]],
+        features: Features | None,
+    ) -> AuditResult:
+        trained = [attack for attack in chosen if "labelled" in attack.needs]
+        traces = [
+            trace_of(attack, budget=self.seconds, seed=self.seed)
+            for attack in chosen
+            if attack not in trained
+        ]
+        window = self._play(traces)
+        self.tell("prediction baseline", 0, 1)
+        base, after = self._baselines(window, features)
+        rows, samples = [], {}
+        for trace in traces:
+            row = row_of(
+                trace, self.claim, baseline=base, threshold=self.threshold, truth=self.truth
+            )
+            if row is None:
+                skipped.append({"attack": str(trace.attack), "reason": "no batch could be judged"})
+                continue
+            rows.append(row)
+            samples[row["attack"]] = trace.sample()
+        for attack in trained:
+            self.tell(str(attack), 0, 1)
+            row, sample = supervised_row(
+                attack, window, self.claim, baseline=base, threshold=self.threshold,
+                truth=self.truth, seed=self.seed,
+            )  # fmt: skip
+            rows.append(row)
+            samples[row["attack"]] = sample
+        return self._result(rows, traces, samples, skipped, base, after)
+
+    def _play(self, traces: list[Trace]) -> Window:
+        """Run the tape past every attack once."""
+        window, epoch, done = Window(), None, 0
+        for view in self.recording:
+            assert view.ids is not None  # noqa: S101 - recordings have them
+            if epoch is not None and view.epoch != epoch:
+                self._end_epoch(traces, epoch)
+            epoch = view.epoch if view.epoch is not None else 0
+            labels = self.truth.of(view.ids)
+            view = replace(view, known=Known(classes=self.truth.classes))  # noqa: PLW2901
+            for trace in traces:
+                trace.add(view, labels)
+            window.add(view, labels)
+            done += len(labels)
+            self.tell("attacking", done, len(self.found.rows))
+        self._end_epoch(traces, epoch or 0)
+        return window
+
+    def _end_epoch(self, traces: list[Trace], epoch: int) -> None:
+        for trace in traces:
+            trace.end_epoch(epoch, self.truth)
+
+    def _baselines(
+        self, window: Window, features: Features | None
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Return what features predict, and beside it what the trained embeddings predict."""
+        first = window.first_embeddings()
+        view, labels = window.latest()
+        base = after = None
+        if features is not None:
+            base = baseline_of(
+                *read_features(features, self.truth), origin="features", seed=self.seed
+            )
+        elif first is not None:
+            base = baseline_of(*first, origin="embeddings of the first epoch", seed=self.seed)
+        if view.embeddings is not None and self.found.epochs > 1:
+            sent = view.embeddings.flatten(1)
+            after = baseline_of(sent, labels, origin="embeddings of the last epoch", seed=self.seed)
+        return base, after
+
+    def _result(
+        self,
+        rows: list[dict[str, Any]],
+        traces: list[Trace],
+        samples: dict[str, Any],
+        skipped: list[dict[str, str]],
+        base: dict[str, Any] | None,
+        after: dict[str, Any] | None,
+    ) -> AuditResult:
+        overall = headline(rows)
+        binary = self.truth.classes == 2
+        return AuditResult(
+            {
+                "format": FORMAT,
+                "verdict": overall.text,
+                "state": overall.state,
+                "tape": self._tape(),
+                "truth": {
+                    "source": self.truth.source,
+                    "classes": self.truth.classes,
+                    "positives": self.truth.positives,
+                },
+                "certificate": self.claim.certificate,
+                "baseline": base,
+                "trained": after,
+                "table": rows,
+                "worst": max(rows, key=severity)["attack"] if rows else None,
+                "epochs": {
+                    str(t.attack): [asdict(e) for e in t.epochs] for t in traces if t.epochs
+                },
+                "reference": self.claim.reference(self.found.epochs),
+                "curves": {n: roc(*s) for n, s in samples.items() if binary},
+                "histograms": {n: histogram(*s) for n, s in samples.items() if binary},
+                "advice": advice(rows, spec=self.claim.spec, baseline=base is not None),
+                "skipped": skipped,
+            }
+        )
+
+    def _tape(self) -> dict[str, Any]:
+        return {
+            "source": self.recording.source,
+            "rows": len(self.found.rows),
+            "examples": self.found.examples,
+            "steps": self.found.steps,
+            "epochs": self.found.epochs,
+            "width": self.found.width,
+            "embeddings": self.found.embeddings,
+            "damaged": self.recording.damaged,
+        }
+
+
+def _recording(tape: Tape | Path | str) -> Recording:
+    if isinstance(tape, Recording):
+        return tape
+    return open_tape(tape) if isinstance(tape, Path | str) else ViewTape(tape)
+
+
+def _choose(
+    asked: Sequence[str | Attack] | None, found: Survey, truth: Truth
+) -> tuple[list[Attack], list[dict[str, str]]]:
+    """Return the attacks to run, and why others are left out; one that was asked for must run."""
+    chosen, skipped = [], []
+    for attack in {str(a): a for a in map(get_attack, asked or ATTACKS)}.values():
+        reason = _unfit(attack, found, truth)
+        if reason is None:
+            chosen.append(attack)
+        elif asked is not None:
+            raise KnowledgeError(f"{attack}: {reason}: leave it out")
+        else:
+            skipped.append({"attack": str(attack), "reason": reason})
+    return chosen, skipped
+
+
+def _unfit(attack: Attack, found: Survey, truth: Truth) -> str | None:
+    if "embeddings" in attack.needs and not found.embeddings:
+        return "the tape has no embeddings"
+    many = truth.classes > 2 and "labelled" not in attack.needs
+    if many and not hasattr(attack, "clusters"):
+        return f"it tells two classes apart, there are {truth.classes}"
+    return None

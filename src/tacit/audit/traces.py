@@ -1,0 +1,208 @@
+"""What is kept of an attack while a tape runs past it: per batch, per epoch and altogether."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tacit.attack import Attack, Pursuit, Scored
+from tacit.audit.exposure import exposed
+from tacit.audit.truth import Truth
+from tacit.measure import LeakMeter, PooledLeak, clustering_accuracy
+from tacit.types import View
+
+__all__ = ["NULL_LEVEL", "EpochLeak", "Pool", "Trace", "trace_of"]
+
+Values = npt.NDArray[np.float64]
+
+NULL_LEVEL = 0.999  # many attacks look at one tape: one in a thousand may cry wolf, not one in 20
+_SAMPLE = 100_000
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Everything an attack found, with its interval and the band of pure noise."""
+
+    leak: PooledLeak
+    null_high: float
+
+    @classmethod
+    def of(cls, meter: LeakMeter, seed: int) -> Pool:
+        """Return the record of a meter."""
+        leak = meter.compute(rng=np.random.default_rng(seed), resamples=200)
+        band = meter.compute(rng=np.random.default_rng(seed), resamples=2, level=NULL_LEVEL)
+        return cls(leak=leak, null_high=band.null_high)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EpochLeak:
+    """What an attack found by the end of an epoch."""
+
+    epoch: int
+    leak_auc: float
+    low: float
+    high: float
+
+
+class Trace(ABC):
+    """An attack under way: takes views in order, and is told when an epoch has ended."""
+
+    accumulated = False
+
+    def __init__(self, attack: Attack, *, budget: float, seed: int) -> None:
+        self.attack = attack
+        self.epochs: list[EpochLeak] = []
+        self.spent = 0.0
+        self.stopped = False
+        self._budget = budget
+        self._seed = seed
+        self._rng = torch.Generator().manual_seed(seed)
+
+    @final
+    def add(self, view: View, labels: Tensor) -> None:
+        """Attack one view, unless the time for this attack is used up."""
+        if self.spent > self._budget:
+            self.stopped = True
+            return
+        start = time.perf_counter()
+        self._add(view, labels)
+        self.spent += time.perf_counter() - start
+
+    @abstractmethod
+    def _add(self, view: View, labels: Tensor) -> None: ...
+
+    @abstractmethod
+    def end_epoch(self, epoch: int, truth: Truth) -> None:
+        """Note what is known by the end of an epoch."""
+
+    @abstractmethod
+    def pool(self) -> Pool | None:
+        """Return what was found, or None if no batch could be judged."""
+
+    @abstractmethod
+    def sample(self) -> tuple[Values, Values]:
+        """Return scores on a common scale with their labels, for curves and histograms."""
+
+    def accuracy(self) -> float | None:
+        """Return the clustering accuracy, for attacks that sort examples into groups."""
+        return None
+
+    def _note(self, epoch: int, meter: LeakMeter) -> None:
+        if meter.batches:
+            leak = meter.compute(rng=np.random.default_rng(self._seed), resamples=100)
+            self.epochs.append(
+                EpochLeak(epoch=epoch, leak_auc=leak.leak_auc, low=leak.low, high=leak.high)
+            )
+
+
+@final
+class ViewTrace(Trace):
+    """An attack that judges each view by itself; scores are compared within a view only."""
+
+    def __init__(self, attack: Attack, *, budget: float, seed: int) -> None:
+        super().__init__(attack, budget=budget, seed=seed)
+        self._all, self._epoch = LeakMeter(), LeakMeter()
+        self._kept: deque[tuple[Values, Values]] = deque()
+        self._size = 0
+
+    def _add(self, view: View, labels: Tensor) -> None:
+        for scores, classes in exposed(self.attack, view, labels, self._rng):
+            self._all.add(scores, classes)
+            self._epoch.add(scores, classes)
+            self._keep(scores.numpy(), classes.numpy().astype(np.float64))
+
+    def _keep(self, scores: Values, labels: Values) -> None:
+        spread = float(scores.std())
+        self._kept.append(((scores - scores.mean()) / spread if spread > 0 else scores * 0, labels))
+        self._size += len(scores)
+        while self._size > _SAMPLE and len(self._kept) > 1:
+            self._size -= len(self._kept.popleft()[0])
+
+    def end_epoch(self, epoch: int, truth: Truth) -> None:  # noqa: ARG002 - views had their labels
+        """Note this epoch's leakage alone."""
+        self._note(epoch, self._epoch)
+        self._epoch = LeakMeter()
+
+    def pool(self) -> Pool | None:
+        """Return the leakage of all views together."""
+        return Pool.of(self._all, self._seed) if self._all.batches else None
+
+    def sample(self) -> tuple[Values, Values]:
+        """Return the latest scores, each batch at mean 0 and spread 1."""
+        scores, labels = zip(*self._kept, strict=True)
+        return np.concatenate(scores), np.concatenate(labels)
+
+
+@final
+class PursuitTrace(Trace):
+    """An attack over many views: what counts is what it knows of each example in the end."""
+
+    accumulated = True
+
+    def __init__(self, attack: Attack, pursuit: Pursuit, *, budget: float, seed: int) -> None:
+        super().__init__(attack, budget=budget, seed=seed)
+        self._pursuit = pursuit
+        self._judged: tuple[Scored, Tensor] | None = None
+
+    def _add(self, view: View, labels: Tensor) -> None:  # noqa: ARG002 - it is judged at the end
+        self._pursuit.add(view)
+
+    def end_epoch(self, epoch: int, truth: Truth) -> None:
+        """Judge what is known of every example so far."""
+        start = time.perf_counter()
+        found = self._pursuit.result()
+        self._judged = (found, truth.of(found.ids))
+        if truth.classes == 2:
+            self._note(epoch, self._meter())
+        self.spent += time.perf_counter() - start
+
+    def pool(self) -> Pool | None:
+        """Return the leakage after the last epoch."""
+        if self._judged is None or int(self._judged[1].max()) > 1:
+            return None
+        meter = self._meter()
+        return Pool.of(meter, self._seed) if meter.batches else None
+
+    def sample(self) -> tuple[Values, Values]:
+        """Return the final scores, evenly thinned where there are very many."""
+        found, labels = self._known()
+        step = max(1, len(labels) // _SAMPLE)
+        scores = found.scores.numpy()[::step]
+        spread = float(scores.std())
+        scaled = (scores - scores.mean()) / (spread if spread > 0 else 1.0)
+        return scaled, labels.numpy()[::step].astype(np.float64)
+
+    def accuracy(self) -> float | None:
+        """Return how many examples the best naming of the groups gets right."""
+        found, labels = self._known()
+        if found.clusters is None:
+            return None
+        return clustering_accuracy(found.clusters, labels)
+
+    def _known(self) -> tuple[Scored, Tensor]:
+        assert self._judged is not None  # noqa: S101 - asked for after the last epoch only
+        return self._judged
+
+    def _meter(self) -> LeakMeter:
+        found, labels = self._known()
+        meter = LeakMeter()
+        meter.add(found.scores, labels)
+        return meter
+
+
+def trace_of(attack: Attack, *, budget: float, seed: int) -> Trace:
+    """Return the trace that fits an attack."""
+    pursuit = attack.pursue(torch.Generator().manual_seed(seed))
+    if pursuit is None:
+        return ViewTrace(attack, budget=budget, seed=seed)
+    return PursuitTrace(attack, pursuit, budget=budget, seed=seed)

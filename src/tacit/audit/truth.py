@@ -1,0 +1,215 @@
+"""What is on a tape in numbers, and the labels that belong to its examples."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tacit.audit.imports import load_array
+from tacit.audit.tape import Recording
+from tacit.errors import UsageError
+from tacit.types import View
+
+__all__ = ["Survey", "Truth", "survey"]
+
+Labels = Path | str | Mapping[Any, int] | Tensor | npt.NDArray[Any]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Survey:
+    """One pass over a tape: how much there is, and the id of every row."""
+
+    rows: npt.NDArray[np.int64]
+    examples: int
+    steps: int
+    epochs: int
+    width: int
+    embeddings: bool
+
+    @property
+    def per_example(self) -> float:
+        """How often an example was released, on average."""
+        return len(self.rows) / self.examples
+
+
+def survey(tape: Recording) -> Survey:
+    """Read a tape once: count, and refuse what no attack can work on."""
+    ids: list[Tensor] = []
+    epochs: set[int | None] = set()
+    width, sent, count = None, True, 0
+    for view in tape:
+        _check_view(view, tape.source, count, width)
+        assert view.ids is not None  # noqa: S101 - recordings have them
+        ids.append(view.ids)
+        epochs.add(view.epoch)
+        count += len(view.ids)
+        width = view.grads[0].numel()
+        sent = sent and view.embeddings is not None
+    rows = torch.cat(ids).numpy()
+    return Survey(
+        rows=rows,
+        examples=len(np.unique(rows)),
+        steps=len(ids),
+        epochs=len(epochs),
+        width=width or 0,
+        embeddings=sent,
+    )
+
+
+def _check_view(view: View, source: str, first: int, width: int | None) -> None:
+    if width is not None and view.grads[0].numel() != width:
+        raise UsageError(
+            f"{source}: step {view.step} has gradients {view.grads[0].numel()} wide, earlier ones "
+            f"{width}: a tape is of one cut"
+        )
+    for name, rows in (("grads", view.grads), ("embeddings", view.embeddings)):
+        if rows is None or bool(rows.isfinite().all()):
+            continue
+        row = int((~rows.flatten(1).isfinite().all(dim=1)).nonzero()[0])
+        raise UsageError(
+            f"{source}: {name} of row {first + row} (step {view.step}, epoch {view.epoch}) is not "
+            "finite: leave that step out"
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Truth:
+    """The class of every example of a tape. Only whoever judges attacks has it."""
+
+    ids: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.int64]
+    source: str
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are, two at least."""
+        return max(2, int(self.labels.max()) + 1)
+
+    @property
+    def positives(self) -> float:
+        """The share of class 1."""
+        return float((self.labels == 1).mean())
+
+    def of(self, ids: Tensor) -> Tensor:
+        """Return the classes of some examples."""
+        return torch.from_numpy(self.labels[np.searchsorted(self.ids, ids.numpy())])
+
+    @classmethod
+    def read(cls, given: Labels, tape: Recording, found: Survey) -> Truth:
+        """Match labels to the tape's examples, by id or by row.
+
+        A CSV file has the header ``id,label``. An array, or an ``.npy`` file, has one label per
+        row of the tape; or, if its length is another, the label of example ``i`` at place ``i``.
+        """
+        source = str(given) if isinstance(given, Path | str) else "the labels given"
+        if isinstance(given, Mapping):
+            pairs: dict[Any, float] = {k: float(v) for k, v in given.items()}
+        elif isinstance(given, Path | str) and Path(given).suffix == ".csv":
+            pairs = _read_csv(Path(given), text=tape.names is not None)
+        else:
+            values = load_array(Path(given)) if isinstance(given, Path | str) else given
+            return cls._aligned(np.asarray(values), tape, found, source)
+        names = tape.names or {}
+        coded = {names.get(str(k), -1) if names else int(k): v for k, v in pairs.items()}
+        ids = np.array(sorted(coded), dtype=np.int64)
+        labels = np.array([coded[i] for i in ids.tolist()])
+        return cls._checked(ids, labels, tape, found, source)
+
+    @classmethod
+    def _aligned(
+        cls, values: npt.NDArray[Any], tape: Recording, found: Survey, source: str
+    ) -> Truth:
+        if values.ndim != 1:
+            raise UsageError(f"{source}: labels must be [N], got shape {values.shape}")
+        if len(values) != len(found.rows):
+            if int(found.rows.min()) < 0 or int(found.rows.max()) >= len(values) or tape.names:
+                raise UsageError(
+                    f"{source}: has {len(values)} labels for {len(found.rows)} rows of "
+                    f"{tape.source}: give one per row, or a CSV file with the header id,label"
+                )
+            return cls._checked(np.arange(len(values)), values, tape, found, source)
+        order = np.argsort(found.rows, kind="stable")
+        ids, first = np.unique(found.rows[order], return_index=True)
+        labels = values[order[first]]
+        wrong = values != labels[np.searchsorted(ids, found.rows)]
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise UsageError(
+                f"{source}: id {found.rows[row]} has label {values[row]} in row {row} and another "
+                "one before: an example has one label"
+            )
+        return cls._checked(ids, labels, tape, found, source)
+
+    @classmethod
+    def _checked(
+        cls,
+        ids: npt.NDArray[np.int64],
+        labels: npt.NDArray[Any],
+        tape: Recording,
+        found: Survey,
+        source: str,
+    ) -> Truth:
+        """Keep the examples of the tape; refuse missing ones, odd labels and a single class."""
+        wanted = np.unique(found.rows)
+        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        missing = wanted[ids[place] != wanted] if len(ids) else wanted
+        if len(missing):
+            texts = {code: name for name, code in (tape.names or {}).items()}
+            example = texts.get(int(missing[0]), str(missing[0]))
+            raise UsageError(
+                f"{source}: {len(missing)} of {len(wanted)} ids of {tape.source} have no label "
+                f"here, the first is {example!r}: give the labels of the same ids"
+            )
+        kept = labels[place].astype(np.float64)
+        if not np.array_equal(kept, kept.astype(np.int64)) or kept.min() < 0:
+            odd = kept[(kept != np.floor(kept)) | (kept < 0)][0]
+            raise UsageError(f"{source}: labels must be 0, 1, ..., got {odd:g}: map them first")
+        if len(np.unique(kept)) < 2:
+            raise UsageError(
+                f"{source}: all examples of {tape.source} have label {kept[0]:g}: "
+                "there is nothing to tell apart"
+            )
+        return cls(ids=wanted, labels=kept.astype(np.int64), source=source)
+
+
+def _read_csv(path: Path, *, text: bool) -> dict[Any, float]:
+    """Return the labels of a file with the header ``id,label``."""
+    pairs: dict[Any, float] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if not {"id", "label"} <= set(reader.fieldnames or ()):
+                raise UsageError(
+                    f"{path}: the header must be id,label, got {','.join(reader.fieldnames or ())}"
+                )
+            for line in reader:
+                name, label = _pair(line, path, reader.line_num, text=text)
+                if pairs.setdefault(name, label) != label:
+                    raise UsageError(
+                        f"{path}: line {reader.line_num}: id {name} has two labels: give one"
+                    )
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file of labels") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: not a readable CSV file: {error}") from None
+    return pairs
+
+
+def _pair(line: dict[str, Any], path: Path, number: int, *, text: bool) -> tuple[Any, float]:
+    try:
+        return line["id"] if text else int(line["id"]), float(line["label"])
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{path}: line {number}: id {line['id']!r} with label {line['label']!r}: "
+            f"the tape's ids are {'text' if text else 'integers'}, labels are 0, 1, ..."
+        ) from None

@@ -1,0 +1,116 @@
+"""What a measured leak means, in words: against a claim, a baseline and the band of pure noise.
+
+No verdict says that labels cannot be found: an attack that finds nothing is one attack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+__all__ = ["Judgement", "State", "advice", "headline", "judge"]
+
+State = Literal["leaks", "unknown", "within", "nothing found"]
+_ORDER: tuple[State, ...] = ("leaks", "unknown", "within", "nothing found")
+
+
+@final
+@dataclass(frozen=True)
+class Judgement:
+    """A state and the sentence that explains it."""
+
+    state: State
+    text: str
+
+
+def judge(
+    *,
+    leak: float,
+    low: float,
+    high: float,
+    null_high: float,
+    baseline: float | None,
+    bound: float | None,
+    threshold: float | None,
+    remedy: str,
+) -> Judgement:
+    """Return the verdict on one attack.
+
+    The limit is the threshold asked for, or what features alone predict, or the band of noise.
+    """
+    seen = f"measured {leak:.3f} [{low:.3f}, {high:.3f}]"
+    if bound is not None and low > bound:
+        return Judgement("leaks", f"claimed at most {bound:.3f}, {seen}: {remedy}")
+    if leak <= null_high:
+        return Judgement("nothing found", f"{seen}, inside the band of noise up to {null_high:.3f}")
+    limit, name = _limit(null_high, baseline, threshold)
+    if low > limit:
+        return Judgement("leaks", f"{seen}, above {name} {limit:.3f}: {remedy}")
+    if high <= limit:
+        return Judgement("within", f"{seen}, not above {name} {limit:.3f}")
+    return Judgement("unknown", f"{seen} spans {name} {limit:.3f}: record more steps to decide")
+
+
+def _limit(null_high: float, baseline: float | None, threshold: float | None) -> tuple[float, str]:
+    if threshold is not None:
+        return threshold, "the threshold"
+    if baseline is not None and baseline > null_high:
+        return baseline, "what features alone predict,"
+    return null_high, "the band of noise up to"
+
+
+def headline(table: Sequence[dict[str, Any]]) -> Judgement:
+    """Return the verdict on all attacks together: the worst of them."""
+    if not table:
+        return Judgement("unknown", "No attack could be run on this tape.")
+    state = min((row["state"] for row in table), key=_ORDER.index)
+    rows = [row for row in table if row["state"] == state]
+    worst = max(rows, key=severity)
+    name, value = worst["attack"], severity(worst)
+    lead = {
+        "leaks": f"Labels leak: {name} reaches {value:.3f}.",
+        "unknown": f"Undecided: {name} reaches {value:.3f}, too uncertain to judge.",
+        "within": f"No attack exceeds the limit; {name} comes closest with {value:.3f}.",
+        "nothing found": f"These attacks found nothing; {name} comes closest with {value:.3f}.",
+    }
+    return Judgement(state, f"{lead[state]} {worst['verdict']}.")
+
+
+def severity(row: dict[str, Any]) -> float:
+    """Return what an attack reached: its leak AUC, or its clustering accuracy with many classes."""
+    value = row["leak_auc"] if row["leak_auc"] is not None else row["clustering_accuracy"]
+    return float(value or 0.0)
+
+
+def remedy(attack: str, spec: str | None) -> str:
+    """Return what to do about an attack that succeeds against a protection."""
+    name = attack.split("(", 1)[0]
+    if spec is None or spec == "none":
+        return "protect the gradients, such as with marvell(s=4, covariance=full)"
+    if name in ("energy", "supervised") and "marvell" in spec and "full" not in spec:
+        return "the Gaussian assumption fails; use covariance=full"
+    if name == "memory":
+        return "noise averages out over epochs; train fewer, or randomise labels once with rr"
+    if name == "norm":
+        return "the length gives labels away; use marvell or max_norm"
+    if name == "kmeans" and "direction" not in attack:
+        return "embeddings show it, which no protection of gradients hides"
+    return "use a stronger protection, or randomise labels once with rr"
+
+
+def advice(table: Sequence[dict[str, Any]], *, spec: str | None, baseline: bool) -> list[str]:
+    """Return what to do next, the most pressing first."""
+    ways: dict[str, list[str]] = {}
+    for row in sorted(table, key=severity, reverse=True):
+        if row["state"] == "leaks":
+            ways.setdefault(remedy(row["attack"], spec), []).append(row["attack"])
+    found = [f"{', '.join(names)}: {way}." for way, names in ways.items()]
+    if any(row["state"] == "unknown" for row in table):
+        found.append("Record more steps: some intervals are too wide to decide.")
+    if not baseline:
+        found.append(
+            "Record embeddings from the first epoch on, or give the features: without a prediction "
+            "baseline, what labels show through the features counts as leakage."
+        )
+    return found or ["Audit again after the next change: other attacks may find more."]

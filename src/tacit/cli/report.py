@@ -1,0 +1,102 @@
+"""``tacit report``: pages from what a training run or an audit left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.errors import UsageError
+
+__all__ = ["report"]
+
+FORMAT = 1
+_KINDS = {"results.json": "a training run", "audit.json": "an audit"}
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run directories or results.json files; or one audit.json, or its directory.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write a page about one or several training runs, or about an audit."""
+    from tacit.report import audit_page, runs_page  # noqa: PLC0415 - loads only when used
+
+    found = {path: _read(path) for path in dict.fromkeys(map(_file, runs))}
+    audits = [path for path, record in found.items() if "table" in record]
+    if audits and len(found) > 1:
+        raise UsageError(
+            f"RUN {audits[0]}: is an audit, and an audit has a page of its own: "
+            f"name it alone, or name training runs only"
+        )
+    _check_place(out)
+    if audits:
+        audit_page(out, found[audits[0]])
+    else:
+        runs_page(out, dict(zip(_names(list(found)), found.values(), strict=True)))
+    if as_json:
+        kind = "audit" if audits else "runs"
+        typer.echo(json.dumps({"page": str(out), "kind": kind, "files": [str(p) for p in found]}))
+        return
+    typer.echo(f"The page is in {out}")
+
+
+def _file(path: Path) -> Path:
+    """Return the file that a word of the command line names."""
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise UsageError(f"RUN {path}: there is no such file or directory")
+    for name in _KINDS:
+        if (path / name).is_file():
+            return path / name
+    raise UsageError(
+        f"RUN {path}: the directory has no results.json and no audit.json; name what "
+        f"`tacit train --out` or `tacit audit` wrote (a run that was killed leaves no results)"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"RUN {path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise UsageError(f"RUN {path}: is damaged ({error}); write it again") from None
+    if not isinstance(record, dict) or not record.keys() & {"history", "table"}:
+        raise UsageError(
+            f"RUN {path}: holds neither the results of a training run nor an audit; "
+            f"name a results.json or an audit.json"
+        )
+    if record.get("format") != FORMAT:
+        raise UsageError(
+            f"RUN {path}: has format {record.get('format')!r}, this tacit reads format {FORMAT}; "
+            f"use the tacit that wrote it, or write it again"
+        )
+    return record
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """Name each run after its directory, with as many parents as it takes to differ."""
+    stems = [p.resolve() for p in paths]
+    stems = [p.parent if p.name in _KINDS else p.with_suffix("") for p in stems]
+    for depth in range(1, max(len(p.parts) for p in stems)):
+        names = ["/".join(p.parts[-depth:]) for p in stems]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def _check_place(out: Path) -> None:
+    if out.is_dir():
+        raise UsageError(f"--out {out}: is a directory: name a file in it")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: the directory {out.parent} does not exist: make it first")

@@ -1,0 +1,260 @@
+"""The ledger: what was released about each example, and whether more may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.errors import BudgetError, InputError, ParameterError
+from tacit.measure._arrays import Ints, Values
+from tacit.measure._charges import (
+    LedgerSummary,
+    Secret,
+    Spent,
+    add_up,
+    pack,
+    refusal,
+    release_cost,
+    unpack,
+)
+from tacit.measure._examples import ExampleColumns, id_numbers
+from tacit.measure.bounds import gaussian_auc
+from tacit.measure.budget import Budget
+
+if TYPE_CHECKING:  # the records hold tensors, and measures load without torch
+    from tacit.types import Certificate, LabelCertificate
+
+__all__ = ["Ledger", "LedgerSummary", "Spent"]
+
+Floats = npt.NDArray[np.float64]
+State = tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]
+
+_FILLS: dict[str, np.generic] = {
+    "sum_kl": np.float64(0),
+    "releases": np.uint16(0),
+    "secrets": np.uint8(0),  # one bit per label secret
+}
+_MOST = int(np.iinfo(np.uint16).max)
+
+
+@final
+class Ledger:
+    """Adds up what was released about each example, and refuses a release before it is made.
+
+    A release of gradients costs every example in it the certificate's ``sum_kl`` (the larger of
+    modelled and measured), infinity where none is claimed. A label mechanism costs its epsilon
+    once per secret, however often its labels are used. An example twice in a batch pays twice.
+
+    Guarantee: ``auc_bound`` after T releases holds if each certificate holds and the noise of each
+    release is independent of the others; the divergence of independent releases adds up.
+    ``gaussian_auc`` beside it is a reference value, what averaging over epochs was measured to
+    reach, not a bound.
+
+    Args:
+        run: names what is counted; the state of one run is refused by another.
+        budget: such as ``"auc=0.70"``; without, everything is counted and nothing refused.
+        examples: how many there will be, where ids count from 0; only saves time and memory.
+
+    >>> from types import SimpleNamespace
+    >>> ledger = Ledger(run="demo", budget="sum_kl=0.5")
+    >>> cost = SimpleNamespace(spec="marvell(sum_kl=0.25)", sum_kl=0.25, measured_sum_kl=None)
+    >>> for _ in range(2):
+    ...     ledger.charge([0, 1, 2], cost)
+    >>> ledger.would_exceed([2, 3], cost), ledger.would_exceed([3], cost)
+    (True, False)
+    """
+
+    def __init__(
+        self, *, run: str, budget: str | Budget | None = None, examples: int | None = None
+    ) -> None:
+        if not run:
+            raise ParameterError("a ledger needs the name of its run, got an empty one")
+        self.run = run
+        self.budget = Budget.parse(budget) if isinstance(budget, str) else budget
+        self.releases = 0
+        self._columns = ExampleColumns(_FILLS, expected=examples or 0)
+        self._secrets: list[Secret] = []
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the counts of all examples take."""
+        return self._columns.nbytes
+
+    def register(self, ids: Values) -> None:
+        """Make room for these examples at once; where ids are not positions, this saves time."""
+        self._columns.place(id_numbers(ids))
+
+    def would_exceed(self, ids: Values, certificate: Certificate) -> bool:
+        """Whether the budget does not allow this release."""
+        try:
+            self.check(ids, certificate)
+        except BudgetError:
+            return True
+        return False
+
+    def check(self, ids: Values, certificate: Certificate) -> None:
+        """Raise ``BudgetError`` if this release would overrun the budget of one of its examples."""
+        places, counts = self._counted(id_numbers(ids))
+        self._check(ids, places, certificate.spec, counts * release_cost(certificate))
+
+    def charge(self, ids: Values, certificate: Certificate, *, covered: bool = False) -> None:
+        """Count a release that is about to be made, or raise and count nothing.
+
+        ``covered`` says that the release was computed from randomised labels only, so that the
+        label mechanism's charge is all it costs; these examples must have been charged for it.
+        """
+        numbers = id_numbers(ids)
+        if covered:
+            self._require_covered(numbers)
+        places, counts = self._counted(numbers)
+        if not covered:
+            cost = counts * release_cost(certificate)
+            self._check(ids, places, certificate.spec, cost)
+            self._columns["sum_kl"][places] += cost
+        releases = self._columns["releases"]
+        releases[places] = np.minimum(releases[places] + counts, _MOST)
+        self.releases += 1
+
+    def charge_labels(self, ids: Values, certificate: LabelCertificate, *, tag: str) -> None:
+        """Count randomised labels under a secret, once per example, or raise and count nothing.
+
+        ``tag`` stands for the secret, the mechanism and its plan; never the secret
+        itself.
+        """
+        entry = Secret.of(certificate, tag=tag)
+        bit = self._bit(entry)
+        places = np.unique(self._columns.place(id_numbers(ids)))
+        held = self._columns["secrets"][places]
+        places = places[(held & bit) == 0]
+        if len(places):
+            zero = np.zeros(len(places))
+            self._check(ids, places, entry.spec, zero, label=entry)
+            if entry not in self._secrets:
+                self._secrets.append(entry)
+            self._columns["secrets"][places] |= bit
+
+    def spent(self, ids: Values) -> Spent:
+        """Return what was released about these examples so far; 0 for those never seen."""
+        places = self._columns.find(id_numbers(ids))
+        known = np.flatnonzero(places >= 0)
+        found = self._at(places[known])
+        spent = Spent.nothing(len(places))
+        for name in ("sum_kl", "epsilon", "auc_bound", "releases"):
+            getattr(spent, name)[known] = getattr(found, name)
+        return spent
+
+    def summary(self) -> LedgerSummary:
+        """Return the total, with the numbers of the example about which most was released."""
+        seen = np.flatnonzero((self._columns["releases"] > 0) | (self._columns["secrets"] > 0))
+        parts = [self._at(seen[at : at + 65536]) for at in range(0, len(seen), 65536)]
+        worst = max((float(part.sum_kl.max()) for part in parts), default=0.0)
+        return LedgerSummary(
+            examples=len(seen),
+            releases=self.releases,
+            sum_kl=worst,
+            mean_sum_kl=sum(float(part.sum_kl.sum()) for part in parts) / max(1, len(seen)),
+            epsilon=max((float(part.epsilon.max()) for part in parts), default=0.0),
+            auc_bound=max((float(part.auc_bound.max()) for part in parts), default=0.5),
+            gaussian_auc=gaussian_auc(worst),
+            budget=None if self.budget is None else str(self.budget),
+        )
+
+    def to_state(self) -> State:
+        """Return everything as plain arrays and a dictionary of plain values, to be stored."""
+        keys = self._columns.keys()
+        arrays = {name: self._columns[name].copy() for name in _FILLS}
+        if keys is not None:
+            arrays["keys"] = keys.copy()
+        budget = None if self.budget is None else str(self.budget)
+        return arrays, pack(self.run, budget, self.releases, self._secrets)
+
+    @classmethod
+    def from_state(
+        cls,
+        arrays: dict[str, npt.NDArray[Any]],
+        values: dict[str, Any],
+        *,
+        run: str,
+        budget: str | Budget | None = None,
+    ) -> Ledger:
+        """Return the ledger of a stored state; the state of another run is refused.
+
+        ``budget`` replaces the stored one.
+        """
+        secrets = unpack(arrays, values, run=run, names=tuple(_FILLS))
+        made = cls(run=run, budget=budget or values["budget"])
+        made._columns = ExampleColumns.restore(_FILLS, arrays, arrays.get("keys"))
+        made._secrets = secrets
+        made.releases = int(values["releases"])
+        return made
+
+    def _counted(self, numbers: Ints) -> tuple[Ints, Floats]:
+        """Return the places of the examples and how often each is in the batch."""
+        places, counts = np.unique(self._columns.place(numbers), return_counts=True)
+        return places, counts.astype(np.float64)
+
+    def _at(self, places: Ints) -> Spent:
+        """Return what is spent at these places."""
+        columns = self._columns
+        return add_up(
+            columns["sum_kl"][places],
+            columns["secrets"][places],
+            self._secrets,
+            releases=columns["releases"][places].astype(np.int64),
+        )
+
+    def _check(
+        self, ids: Values, places: Ints, spec: str, cost: Floats, *, label: Secret | None = None
+    ) -> None:
+        """Refuse costs that the budget of one of these places does not allow."""
+        if self.budget is None:
+            return
+        columns, secrets = self._columns, list(self._secrets)
+        after = columns["sum_kl"][places] + cost
+        if not secrets and label is None:  # the most spent has the highest bound
+            most = after.argmax(axis=0, keepdims=True)
+            after, places, cost = after[most], places[most], cost[most]
+        held = columns["secrets"][places]
+        if label is not None:
+            held = held | self._bit(label)
+            secrets += [] if label in secrets else [label]
+        values = add_up(after, held, secrets).of(self.budget.kind)
+        worst = int(values.argmax())
+        if self.budget.allows(float(values[worst])):
+            return
+        numbers = id_numbers(ids)
+        row = int(np.flatnonzero(columns.find(numbers) == places[worst])[0])
+        before = self._at(places[worst : worst + 1]).of(self.budget.kind)[0]
+        raise BudgetError(
+            refusal(
+                self.budget,
+                spec=spec,
+                example=np.asarray(ids)[row],
+                before=float(before),
+                after=float(values[worst]),
+                certified=bool(np.isfinite(cost[worst])),
+            )
+        )
+
+    def _bit(self, entry: Secret) -> np.uint8:
+        tags = [secret.tag for secret in self._secrets]
+        if entry.tag not in tags and len(tags) == 8:
+            raise InputError(
+                "a ledger counts 8 label secrets, got a ninth: keep one secret per data set"
+            )
+        place = tags.index(entry.tag) if entry.tag in tags else len(tags)
+        if place < len(tags) and self._secrets[place] != entry:
+            raise InputError(
+                f"{entry.spec} comes with the tag of {self._secrets[place].spec}: a tag stands for "
+                "one mechanism under one secret"
+            )
+        return np.uint8(1 << place)
+
+    def _require_covered(self, numbers: Ints) -> None:
+        if int(self._columns.read("secrets", numbers).min()) == 0:
+            raise InputError(
+                "a release of randomised labels has an example whose labels were not charged: call "
+                "charge_labels for it first"
+            )

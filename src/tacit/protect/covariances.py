@@ -1,0 +1,111 @@
+"""Class covariances of one batch of gradients, in float64, free of scale, in few coordinates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tacit.protect.base import Batch
+from tacit.protect.statistics import FLAT
+from tacit.rows import to_place
+
+__all__ = ["ClassCovariances"]
+
+# Relative energy below which a direction of the Gram matrix has lost half of its digits.
+_THIN = 1e-10
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassCovariances:
+    """Mean difference and covariances of two classes, in units of ``2 ** exponent``.
+
+    Attributes:
+        negatives: how many rows of class 0 there were; ``positives`` of class 1.
+        difference: ``[r]``, mean of the positives minus mean of the negatives, float64.
+        cov0: ``[r, r]``, covariance of the negatives, divided by their number; ``cov1`` likewise.
+        basis: ``[r, d]``, orthonormal rows that span the batch; None when ``r = d`` and it is the
+            identity. The batch says nothing about directions outside of it.
+        exponent: the power of two that lengths are divided by.
+    """
+
+    negatives: int
+    positives: int
+    difference: Tensor
+    cov0: Tensor
+    cov1: Tensor
+    basis: Tensor | None
+    exponent: int
+
+    @property
+    def gap(self) -> float:
+        """Squared norm of the mean difference."""
+        return float(self.difference @ self.difference)
+
+    def usable(self) -> bool:
+        """Whether the means differ by more than rounding."""
+        return self.gap > FLAT
+
+    @classmethod
+    def of(cls, batch: Batch) -> ClassCovariances | None:
+        """Return the statistics of a batch, or None unless each class has two rows or more.
+
+        With fewer rows than dimensions the coordinates are those of the rows' own span, found
+        from their products with each other: exact, and ``O(B^2 d)`` instead of ``O(d^3)``.
+        """
+        positive = batch.labels == 1
+        total, positives = len(positive), int(np.count_nonzero(positive))
+        if min(total - positives, positives) < 2 or batch.exponent is None:
+            return None
+        rows0, rows1, difference = _centred(batch, positive)
+        basis = None
+        if total + 1 < batch.rows.shape[1]:
+            rows0, rows1, difference, basis = _thin(rows0, rows1, difference)
+        return cls(
+            negatives=total - positives,
+            positives=positives,
+            difference=difference.cpu(),
+            cov0=(rows0.T @ rows0).div_(total - positives).cpu(),
+            cov1=(rows1.T @ rows1).div_(positives).cpu(),
+            basis=basis,
+            exponent=batch.exponent,
+        )
+
+
+def _centred(batch: Batch, positive: npt.NDArray[np.bool_]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return negatives and positives without their means, and the difference of the means.
+
+    In float64, near one in size.
+    """
+    order = np.concatenate([np.flatnonzero(~positive), np.flatnonzero(positive)])
+    rows = batch.rows.index_select(0, to_place(order, batch.rows)).double()
+    rows *= 2.0 ** -(batch.exponent or 0)
+    first = len(order) - int(positive.sum())
+    rows0, rows1 = rows[:first], rows[first:]
+    mean0, mean1 = rows0.mean(dim=0), rows1.mean(dim=0)
+    return rows0.sub_(mean0), rows1.sub_(mean1), mean1 - mean0
+
+
+def _thin(rows0: Tensor, rows1: Tensor, difference: Tensor) -> tuple[Tensor, ...]:
+    """Return both classes and the mean difference along an orthonormal basis of all of them.
+
+    The eigenvectors of the products ``span span' = U L U'`` give the basis ``L^-1/2 U' span`` and,
+    without another pass over the rows, the coordinates ``U L^1/2``.
+    """
+    # The difference as long as all the rest: its direction must not get lost among theirs.
+    rest = torch.linalg.vector_norm(torch.cat([rows0, rows1]))
+    ratio = float(rest / torch.linalg.vector_norm(difference))
+    ratio = ratio if 0.0 < ratio < math.inf else 1.0
+    span = torch.cat([rows0, rows1, ratio * difference.unsqueeze(0)])
+    values, vectors = torch.linalg.eigh(span @ span.T)
+    keep = values > _THIN * values[-1]
+    vectors, lengths = vectors[:, keep], values[keep].sqrt()
+    along = vectors * lengths
+    basis = (vectors / lengths).T @ span
+    return along[: len(rows0)], along[len(rows0) : -1], along[-1] / ratio, basis

@@ -1,0 +1,106 @@
+"""Marvell's noise for classes of any covariance: from a batch to a plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.protect._full_solver import FullSolution, solve_full
+from tacit.protect.base import BATCH, RUNNING, Batch, Plan, noise_only
+from tacit.protect.covariances import ClassCovariances
+from tacit.protect.parts import Isotropic, Part, Shaped
+from tacit.rows import to_place
+
+__all__ = ["FullNoise", "plan_full"]
+
+_ASSUMPTION = (
+    "the gradients of each class are Gaussian with the sample covariance of the very rows that it "
+    "protects, {0.negatives} negatives and {0.positives} positives; population level, one release, "
+    "no side information about single examples"
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FullNoise:
+    """The noise of one batch by class, in units of ``2 ** exponent``; kept for batches without.
+
+    Attributes:
+        cores: ``[r, r]`` each, negatives first: normals times this have the noise covariance.
+        basis: what the coordinates mean, as in ``ClassCovariances``.
+        outside: standard deviation of the noise that every row gets besides, in all directions.
+        exponent: the power of two that the above are divided by.
+    """
+
+    cores: tuple[Tensor, Tensor]
+    basis: Tensor | None
+    outside: float
+    exponent: int
+
+    @classmethod
+    def of(cls, found: ClassCovariances, solved: FullSolution) -> FullNoise:
+        """Return the noise that has the solved covariances."""
+        return cls(
+            cores=(torch.linalg.cholesky(solved.noise0).T, torch.linalg.cholesky(solved.noise1).T),
+            basis=found.basis,
+            outside=math.sqrt(solved.outside),
+            exponent=found.exponent,
+        )
+
+    def parts(self, batch: Batch) -> tuple[Part, ...]:
+        """Return this noise for the rows of a batch, never too small for their size."""
+        scale = 2.0 ** max(self.exponent, batch.exponent or self.exponent)
+        basis = None if self.basis is None else self.basis.to(batch.rows)
+        parts: list[Part] = [Isotropic(std=self.outside * scale)] if self.outside > 0 else []
+        for label, core in enumerate(self.cores):
+            rows = np.flatnonzero(batch.labels == label)
+            if len(rows):
+                place = to_place(rows, batch.rows)
+                own = core.to(batch.rows.device)
+                parts.append(Shaped(scale=scale, core=own, basis=basis, rows=place))
+        return tuple(parts)
+
+
+def plan_full(
+    batch: Batch, memory: FullNoise | None, *, s: float | None, target: float | None
+) -> Plan[Any]:
+    """Return the noise for this batch's class covariances, or that of the last batch that had any.
+
+    ``s`` is the power in units of the squared mean difference, ``target`` a sumKL; one is given.
+    """
+    found = ClassCovariances.of(batch)
+    if found is not None and found.usable():
+        return _solved(batch, found, s, target)
+    if memory is not None:
+        return Plan(noise=memory.parts(batch), memory=memory, how=RUNNING)
+    return noise_only(batch, None)
+
+
+def _solved(
+    batch: Batch, found: ClassCovariances, s: float | None, target: float | None
+) -> Plan[Any]:
+    gap = found.gap
+    solved = solve_full(
+        difference=found.difference,
+        cov0=found.cov0,
+        cov1=found.cov1,
+        p=found.positives / (found.negatives + found.positives),
+        width=batch.rows.shape[1],
+        power=None if s is None else s * gap,
+        sum_kl=target,
+    )
+    noise = FullNoise.of(found, solved)
+    return Plan(
+        noise=noise.parts(batch),
+        memory=noise,
+        how=BATCH,
+        assumption=_ASSUMPTION.format(found),
+        sum_kl=solved.sum_kl,
+        any_covariance=True,
+        limit=None if s is None else math.sqrt(s * gap) * 2.0**found.exponent,
+    )

@@ -1,0 +1,81 @@
+"""What adds up over epochs, watched live: the memory attack at the price of one product a step."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.attack.spectral import principal_direction
+from tacit.measure import leak_auc
+from tacit.spec import require
+from tacit.types import Cut, Release
+
+__all__ = ["MemoryMonitor"]
+
+_DENSE = 1 << 26  # ids below this are places in an array: half a gigabyte at most
+
+
+@final
+class MemoryMonitor:
+    """Adds up the scores of each example over all the releases it is shown.
+
+    The principal direction is found anew in every n-th release only and kept in between, so this
+    is ``memory(of=principal)`` with directions that are a few steps old; an audit of a tape runs
+    the attack itself. It lives at the label party and changes nothing.
+
+    >>> from tacit import Guard, testing
+    >>> from dataclasses import replace
+    >>> monitor, cut = MemoryMonitor(), testing.low_rank_cut()
+    >>> release = Guard("none", watch=monitor).release(
+    ...     replace(cut, ids=torch.arange(len(cut.labels)))
+    ... )
+    >>> round(monitor.leak(), 2)
+    1.0
+    """
+
+    def __init__(self, *, every: int = 32) -> None:
+        require(every >= 1, "every must be at least 1", every)
+        self._every = every
+        self._seen = 0
+        self._direction: Tensor | None = None
+        self._sums = np.zeros(0)
+        self._labels = np.zeros(0, dtype=np.int8)
+
+    def __call__(self, cut: Cut, release: Release) -> None:
+        """Score one release; cuts without ids or with very large ones cannot be followed."""
+        ids = None if cut.ids is None else cut.ids.cpu().numpy()
+        if ids is None or len(ids) == 0 or int(ids.min()) < 0 or int(ids.max()) >= _DENSE:
+            return
+        rows = release.grads.flatten(1)
+        if self._seen % self._every == 0:
+            self._look(rows)
+        self._seen += 1
+        assert self._direction is not None  # noqa: S101 - the first release sets it
+        scores = torch.mv(rows, self._direction.to(rows)).double().cpu().numpy()
+        spread = float(scores.std())
+        self._grow(int(ids.max()) + 1)
+        self._labels[ids] = cut.labels.cpu().numpy()
+        if spread > 0 and np.isfinite(spread):
+            np.add.at(self._sums, ids, (scores - scores.mean()) / spread)
+
+    def leak(self) -> float | None:
+        """Return the leak AUC of the sums, or None before both classes were seen."""
+        known = self._labels >= 0
+        labels = self._labels[known]
+        both = len(labels) > 0 and labels.min() < labels.max()
+        return leak_auc(self._sums[known], labels) if both else None
+
+    def _look(self, rows: Tensor) -> None:
+        found = principal_direction(rows.double())
+        if self._direction is not None and float(found @ self._direction) < 0:
+            found = -found
+        self._direction = found
+
+    def _grow(self, size: int) -> None:
+        if size > len(self._sums):
+            more = max(size, 2 * len(self._sums)) - len(self._sums)
+            self._sums = np.append(self._sums, np.zeros(more))
+            self._labels = np.append(self._labels, np.full(more, -1, dtype=np.int8))

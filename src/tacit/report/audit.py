@@ -1,0 +1,166 @@
+"""The page of an audit: what leaks, by which attack, against what it should be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.report.audit_plots import curves, distributions, over_epochs
+from tacit.report.audit_table import by_attack, reached
+from tacit.report.blocks import (
+    Block,
+    Cell,
+    Facts,
+    Heading,
+    Items,
+    Paragraph,
+    TableBlock,
+    Verdict,
+)
+from tacit.report.fields import Fields, finite
+from tacit.report.page import write_page
+
+__all__ = ["audit_page"]
+
+# What a certificate may hold, in words; anything else in it is shown under its own name.
+_CLAIMS = {
+    "spec": "Protection",
+    "how": "Parameters",
+    "assumption": "Assumption",
+    "sum_kl": "Divergence of the classes, one release (sum KL)",
+    "measured_sum_kl": "The same, estimated from what was released",
+    "auc_bound": "Bound on the AUC of one release",
+    "gaussian_auc": "AUC of equal Gaussians at this divergence (a reference, not a bound)",
+    "power": "Power of the noise, expected",
+    "measured_power": "Power of the noise, measured",
+    "epsilon": "Epsilon of the randomised labels",
+    "auc": "Bound on the AUC of one randomised label",
+    "baseline_auc": "AUC of the features alone, as given",
+    "combined_auc": "Bound on the AUC of features and randomised label together",
+}
+
+
+def audit_page(path: Path, record: Mapping[str, Any]) -> None:
+    """Write the page of an audit's record (the JSON object of ``tacit audit``)."""
+    kept = finite(record)
+    audit = Fields(kept, "")
+    rows = sorted(audit.rows("table"), key=reached, reverse=True)
+    order = _order(audit, rows)
+    blocks: list[Block] = [
+        Verdict(audit.text("state"), audit.text("verdict")),
+        Facts(_facts(audit, rows)),
+        *by_attack(rows),
+        *over_epochs(audit, order),
+        *distributions(audit, order),
+        *curves(audit, order),
+        *_advice(audit),
+        *_claims(audit),
+        *_skipped(audit),
+    ]
+    source, truth = audit.need("tape").text("source"), audit.need("truth").text("source")
+    write_page(
+        path,
+        title="Label leakage audit",
+        subtitle=f"Recording: {source or 'not named'}. Labels: {truth or 'not named'}.",
+        blocks=blocks,
+        record=kept,
+    )
+
+
+def _order(audit: Fields, rows: Sequence[Fields]) -> list[str]:
+    """Return the attacks, the worst first."""
+    names = [row.text("attack") for row in rows]
+    worst = audit.text("worst")
+    return list(dict.fromkeys([worst, *names] if worst in names else names))
+
+
+def _facts(audit: Fields, rows: Sequence[Fields]) -> list[tuple[str, Cell, str]]:
+    tape, truth, worst = audit.need("tape"), audit.need("truth"), audit.text("worst")
+    row = next((row for row in rows if row.text("attack") == worst), Fields({}, ""))
+    base, claim = audit.need("baseline"), audit.need("certificate")
+    trained = audit.part("trained")
+    facts: list[tuple[str, Cell, str]] = [
+        _worst(row, worst),
+        ("Baseline", base.number("auc"), base.text("from") or "features alone, not measured"),
+        ("Bound of one release", claim.number("auc_bound"), claim.text("spec") or "no certificate"),
+        ("Rows", tape.number("rows"), _rows_note(tape)),
+        ("Epochs", tape.number("epochs"), _counted(tape.number("steps"), "steps")),
+        ("Cut width", tape.number("width"),
+         "embeddings recorded" if tape.flag("embeddings") else "no embeddings recorded"),
+        ("Classes", truth.number("classes"), _share(truth.number("positives"))),
+    ]  # fmt: skip
+    if trained is not None:
+        note = "has absorbed label information: not the baseline"
+        facts.insert(2, ("From trained embeddings", trained.number("auc"), note))
+    return facts
+
+
+def _advice(audit: Fields) -> list[Block]:
+    texts = audit.texts("advice")
+    return [Heading("What to do next"), Items(texts, numbered=True)] if texts else []
+
+
+def _claims(audit: Fields) -> list[Block]:
+    heading = Heading("What is claimed, and under which assumption")
+    claim = audit.part("certificate")
+    if claim is None:
+        return [heading, Paragraph(
+            "There is no certificate: nothing is claimed beyond what these attacks measured."
+        )]  # fmt: skip
+    rows: list[list[Cell]] = [
+        [_CLAIMS.get(key, key), value]
+        for key in dict.fromkeys([*_CLAIMS, *claim.value])
+        if (value := _claimed(claim, key)) is not None
+    ]
+    return [heading, TableBlock(["claim", "value"], rows, caption="The certificate")]
+
+
+def _claimed(claim: Fields, key: str) -> Cell:
+    """Return a field that the page knows, strictly; of others only what a cell can show."""
+    if key in ("spec", "how", "assumption"):
+        return claim.text(key) or None
+    if key in _CLAIMS:
+        return claim.number(key)
+    found = claim.value[key]
+    return found if isinstance(found, (str, int, float)) else None
+
+
+def _skipped(audit: Fields) -> list[Block]:
+    rows = [[row.text("attack"), row.text("reason")] for row in audit.rows("skipped")]
+    if not rows:
+        return []
+    return [
+        Heading("What was not run"),
+        TableBlock(["attack", "reason"], rows, caption="Attacks that could not run here"),
+    ]
+
+
+def _worst(row: Fields, attack: str) -> tuple[str, Cell, str]:
+    leak, clustered = row.number("leak_auc"), row.number("clustering_accuracy")
+    if leak is None and clustered is not None:
+        return "Best clustering accuracy", clustered, _by(attack, "")
+    return "Worst leak AUC", leak, _by(attack, _between(row))
+
+
+def _between(row: Fields) -> str:
+    low, high = row.number("low"), row.number("high")
+    return "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
+def _by(attack: str, interval: str) -> str:
+    return ", ".join(part for part in (f"by {attack}" if attack else "", interval) if part)
+
+
+def _counted(number: float | None, what: str) -> str:
+    return "" if number is None else f"{number:,} {what}"
+
+
+def _rows_note(tape: Fields) -> str:
+    damaged = tape.number("damaged")
+    left_out = f"{damaged:,} damaged batches left out" if damaged else ""
+    return ", ".join(filter(None, (_counted(tape.number("examples"), "examples"), left_out)))
+
+
+def _share(positives: float | None) -> str:
+    return "" if positives is None else f"{positives:.1%} positives"

@@ -1,0 +1,116 @@
+"""The plotted parts of an audit's page; a part without data is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tacit.errors import InputError
+from tacit.report.blocks import Block, Figure, Heading, Paragraph, SideBySide
+from tacit.report.fields import Fields
+from tacit.report.figures import Line, line_plot
+from tacit.report.plots import Curve, Histogram, densities, roc
+
+__all__ = ["curves", "distributions", "over_epochs"]
+
+_LINES = 6  # more lines than this cannot be told apart
+_BANDS = 2  # and more intervals than this hide each other
+_DENSITIES = 4
+_AGAIN = (
+    "Every epoch releases something about the same examples again: independent noise averages out, "
+    "and attacks that remember add it up. Shaded: the intervals of the two worst."
+)
+_COMPOSED = (
+    " The composed reference is what the certificate comes to if the noise of all epochs is "
+    "independent and Gaussian; it is not a bound."
+)
+
+
+def over_epochs(audit: Fields, order: Sequence[str]) -> list[Block]:
+    """Return leakage after each epoch, with what the certificate composes to."""
+    inner = audit.need("epochs")
+    names = [name for name in order if inner.rows(name)][:_LINES]
+    if not names:
+        return []
+    drawn = [
+        _epoch_line(inner.rows(name), name, style=order.index(name), band=place < _BANDS)
+        for place, name in enumerate(names)
+    ]
+    drawn += _compared(audit, places=[place for line in drawn for place in line.x])
+    plot = line_plot(
+        drawn, title="Leak AUC after each epoch", x="epoch", y="leak AUC", span=(0.49, 1.01)
+    )
+    said = _AGAIN + (_COMPOSED if audit.rows("reference") else "")
+    return [Heading("Leakage over epochs"), Figure(plot), Paragraph(said)]
+
+
+def _compared(audit: Fields, *, places: Sequence[float | None]) -> list[Line]:
+    """Return what the lines are compared with: the composed certificate and the baseline."""
+    rows, base = audit.rows("reference"), audit.need("baseline").number("auc")
+    kinds = (("gaussian_auc", "composed reference", "reference"),
+             ("auc_bound", "composed bound", "bound"))  # fmt: skip
+    found = [
+        Line(name=words, x=_epochs(rows), y=[row.number(key) for row in rows], look=look)
+        for key, words, look in kinds
+        if any(row.number(key) is not None for row in rows)
+    ]
+    whole = sorted({place for place in (*places, *_epochs(rows)) if place is not None})
+    if base is not None:
+        found.append(Line(name="baseline", x=whole, y=[base] * len(whole), look="baseline"))
+    return found
+
+
+def _epoch_line(rows: Sequence[Fields], name: str, *, style: int, band: bool) -> Line:
+    low, high = ([row.number(key) for row in rows] if band else [] for key in ("low", "high"))
+    values = [row.number("leak_auc") for row in rows]
+    return Line(name=name, x=_epochs(rows), y=values, low=low, high=high, style=style)
+
+
+def _epochs(rows: Sequence[Fields]) -> list[float | None]:
+    """Return the epochs as people count them, from 1."""
+    return [None if (at := row.number("epoch")) is None else at + 1 for row in rows]
+
+
+def distributions(audit: Fields, order: Sequence[str]) -> list[Block]:
+    """Return the score densities of the strongest attacks."""
+    found = audit.named("histograms")
+    kept = [_histogram(name, found[name]) for name in order if name in found]
+    kept = [part for part in kept if part.edges][:_DENSITIES]
+    if not kept:
+        return []
+    return [
+        Heading("Scores of each class"),
+        Paragraph("The strongest attacks. What leaks is the part that does not overlap."),
+        SideBySide([Figure(densities(part)) for part in kept]),
+    ]  # fmt: skip
+
+
+def _histogram(name: str, part: Fields) -> Histogram:
+    edges, negatives, positives = (
+        [0.0 if value is None else value for value in part.numbers(key)]
+        for key in ("edges", "negatives", "positives")
+    )
+    if edges and not len(edges) == len(negatives) + 1 == len(positives) + 1:
+        raise InputError(
+            f"the record's field {part.where} needs one edge more than densities, got "
+            f"{len(edges)} edges, {len(negatives)} and {len(positives)} densities"
+        )
+    return Histogram(attack=name, edges=edges, negatives=negatives, positives=positives)
+
+
+def curves(audit: Fields, order: Sequence[str]) -> list[Block]:
+    """Return the ROC curves of the strongest attacks."""
+    found = audit.named("curves")
+    kept = [_curve(name, found[name], style=i) for i, name in enumerate(order) if name in found]
+    kept = [curve for curve in kept if curve.fpr][:_LINES]
+    if not kept:
+        return []
+    return [Heading("ROC curves"), Figure(roc(kept)), Paragraph(
+        "A curve that rises at the far left means that some labels are known almost for certain, "
+        "even where the AUC as a whole looks modest."
+    )]  # fmt: skip
+
+
+def _curve(name: str, part: Fields, *, style: int) -> Curve:
+    pairs = zip(part.numbers("fpr"), part.numbers("tpr"), strict=False)
+    known = [(fpr, tpr) for fpr, tpr in pairs if fpr is not None and tpr is not None]
+    return Curve(attack=name, fpr=[f for f, _ in known], tpr=[t for _, t in known], style=style)

@@ -1,0 +1,261 @@
+"""The page of training runs: one by itself, or several compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.report.blocks import (
+    Block,
+    Cell,
+    Facts,
+    Figure,
+    Heading,
+    Paragraph,
+    SideBySide,
+    TableBlock,
+)
+from tacit.report.fields import Fields, finite
+from tacit.report.figures import Line, Plot, line_plot
+from tacit.report.page import write_page
+from tacit.report.plots import Dot, dots, trade_off
+from tacit.report.results import Run
+
+__all__ = ["runs_page"]
+
+_SPAN = (0.49, 1.01)
+# Field, heading and value; the data set only where runs differ in it.
+_COLUMNS: tuple[tuple[str, str, Callable[[Run], Cell]], ...] = (
+    ("run", "run", lambda run: run.name),
+    ("protection", "protection", lambda run: run.found.text("protection")),
+    ("dataset", "data", lambda run: run.found.text("dataset")),
+    ("test.auc", "test AUC", lambda run: run.test_auc),
+    ("train.loss", "train loss", lambda run: run.found.need("train").number("loss")),
+    ("worst", "worst leak", lambda run: run.worst()[0]),
+    ("worst_attack", "by", lambda run: run.worst()[1]),
+    ("memory_leak", "memory leak", lambda run: run.memory),
+    ("certificate.auc_bound", "bound", lambda run: run.bound),
+    ("seconds", "seconds", lambda run: run.found.number("seconds")),
+)
+_READING = (
+    "Leak AUC is how well an attack ranks the label party's positives, whichever end they come out "
+    "at: 0.5 is nothing, 1.0 is every label. Mean and q95 are taken over batches, where chance "
+    "alone lifts the number; the dots compare all batches together. The bound is that of one "
+    "release under its certificate's assumption: releases of the same examples add up."
+)
+
+
+def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write one page about the results of one or several training runs, by name."""
+    kept = finite(runs)
+    every = [Run(name, Fields(found, name)) for name, found in kept.items()]
+    one = every[0] if len(every) == 1 else None
+    write_page(
+        path,
+        title=f"Training run: {one.name}" if one else f"{len(every)} training runs compared",
+        subtitle=_subtitle(every),
+        blocks=[
+            *_notes(every),
+            *([Facts(_facts(one))] if one else []),
+            Heading("Results"),
+            _table(every),
+            *_leakage(every),
+            *_over_time(every),
+            *_trade(every),
+            *_layers(every),
+            *_releases(every),
+        ],
+        record={"runs": kept},
+    )
+
+
+def _subtitle(runs: Sequence[Run]) -> str:
+    models = dict.fromkeys(
+        f"{run.found.text('model') or 'a model'} on {run.found.text('dataset') or 'unnamed data'}"
+        for run in runs
+    )
+    return f"A split model trained across parties: {', '.join(models)}."
+
+
+def _notes(runs: Sequence[Run]) -> list[Block]:
+    notes: list[Block] = []
+    if len({run.found.text("dataset") for run in runs}) > 1:
+        notes.append(
+            Paragraph("These runs used different data sets: their numbers do not compare.")
+        )
+    stopped = [run.name for run in runs if run.found.flag("interrupted")]
+    if stopped:
+        notes.append(Paragraph(f"Interrupted before the end: {', '.join(stopped)}."))
+    return notes
+
+
+def _facts(run: Run) -> list[tuple[str, Cell, str]]:
+    leak, attack = run.worst()
+    found, test = run.found, run.found.need("test")
+    return [
+        ("Protection", found.text("protection") or None, found.text("objective")),
+        ("Test AUC", run.test_auc, _said("accuracy", test.number("accuracy"))),
+        ("Worst leak AUC", leak, f"by {attack}" if attack else ""),
+        ("Bound of one release", run.bound,
+         "under its assumption" if run.bound is not None else "no certificate"),
+        ("Steps", found.number("steps"), f"{found.number('epochs') or '–'} epochs"),
+        ("Seconds", found.number("seconds"), _said("steps/s", found.number("steps_per_second"))),
+    ]  # fmt: skip
+
+
+def _table(runs: Sequence[Run]) -> TableBlock:
+    columns = [
+        column for column in _COLUMNS
+        if column[0] != "dataset" or len({run.found.text("dataset") for run in runs}) > 1
+    ]  # fmt: skip
+    return TableBlock(
+        [heading for _, heading, _ in columns],
+        [[value(run) for _, _, value in columns] for run in runs],
+        caption="Results of each run",
+        fields=[field for field, _, _ in columns],
+    )
+
+
+def _leakage(runs: Sequence[Run]) -> list[Block]:
+    groups = {run.name: _dots(run) for run in runs}
+    groups = {name: found for name, found in groups.items() if found}
+    if not groups:
+        return [Paragraph("No attack ran: nothing is known about leakage.")]
+    plot = dots(groups, title="Leak AUC of each attack, all batches together")
+    fields = ("pooled", "low", "high", "null_high", "mean", "q95")
+    rows: list[list[Cell]] = [
+        [attack, run.name, *(run.leaks[attack].number(field) for field in fields)]
+        for attack in _attacks(runs)
+        for run in runs
+        if attack in run.leaks
+    ]
+    table = TableBlock(
+        ["attack", "run", "leak AUC", "low", "high", "null to", "batch mean", "batch q95"],
+        rows,
+        caption="Leakage by attack and run",
+        fields=["attack", "run", *fields],
+    )
+    return [Heading("Leakage by attack"), Figure(plot), table, Paragraph(_READING)]
+
+
+def _dots(run: Run) -> list[Dot]:
+    return [
+        Dot(
+            name=name,
+            value=leak.number("pooled"),
+            low=leak.number("low"),
+            high=leak.number("high"),
+            null_low=None if leak.number("null_high") is None else 0.5,
+            null_high=leak.number("null_high"),
+            bound=run.bound,
+        )
+        for name, leak in run.leaks.items()
+        if leak.number("pooled") is not None
+    ]
+
+
+def _over_time(runs: Sequence[Run]) -> list[Block]:
+    unit = _unit(runs)
+    worth = [
+        Line(name=run.name, x=_places(run.history), style=place,
+             y=[part.need("test").number("auc") for part in run.history])
+        for place, run in enumerate(runs) if run.history
+    ]  # fmt: skip
+    if not worth:
+        return []
+    plot = line_plot(worth, title=f"Test AUC after each {unit}", x=unit, y="test AUC")
+    return [Heading(f"{unit.capitalize()} by {unit}"), Figure(plot), *_leaks_over_time(runs, unit)]
+
+
+def _leaks_over_time(runs: Sequence[Run], unit: str) -> list[Block]:
+    """One run: one plot of all attacks. Several: one plot per attack, a line per run."""
+    attacks = _attacks(runs)
+    if len(runs) == 1:
+        drawn = [
+            _leak_line(runs[0], attack, name=attack, style=i) for i, attack in enumerate(attacks)
+        ]
+        drawn = [line for line in drawn if line.x]
+        return [Figure(_leak_plot(drawn, f"Leak AUC in each {unit}", unit))] if drawn else []
+    plots = []
+    for attack in attacks:
+        drawn = [_leak_line(run, attack, name=run.name, style=i) for i, run in enumerate(runs)]
+        drawn = [line for line in drawn if line.x]
+        if drawn:
+            plots.append(Figure(_leak_plot(drawn, f"Leak AUC of {attack} in each {unit}", unit)))
+    return [SideBySide(plots)] if plots else []
+
+
+def _leak_plot(drawn: Sequence[Line], title: str, unit: str) -> Plot:
+    return line_plot(drawn, title=title, x=unit, y="leak AUC", span=_SPAN)
+
+
+def _leak_line(run: Run, attack: str, *, name: str, style: int) -> Line:
+    parts = [part for part in run.history if attack in part.named("leak")]
+    found = [part.named("leak")[attack] for part in parts]
+    values, low, high = ([leak.number(key) for leak in found] for key in ("pooled", "low", "high"))
+    return Line(name=name, x=_places(parts), y=values, low=low, high=high, style=style)
+
+
+def _trade(runs: Sequence[Run]) -> list[Block]:
+    points = [
+        (run.name, leak, run.test_auc)
+        for run in runs
+        if (leak := run.worst()[0]) is not None and run.test_auc is not None
+    ]
+    if not points:
+        return []
+    plot = trade_off(points, x="worst leak AUC", y="test AUC")
+    return [Heading("Trade-off"), Figure(plot), Paragraph("Better is up and to the left.")]
+
+
+def _layers(runs: Sequence[Run]) -> list[Block]:
+    rows: list[list[Cell]] = [
+        [run.name, layer, attack, leak.number("pooled"), leak.number("low"), leak.number("high")]
+        for run in runs
+        for layer, inner in run.found.named("layers").items()
+        for attack, leak in ((name, inner.need(name)) for name in inner.value)
+    ]
+    if not rows:
+        return []
+    header = ["run", "layer", "attack", "leak AUC", "low", "high"]
+    return [
+        Heading("Leakage by layer"),
+        TableBlock(header, rows, caption="Leak AUC of the gradients at each layer"),
+    ]
+
+
+def _releases(runs: Sequence[Run]) -> list[Block]:
+    rows: list[list[Cell]] = [
+        [run.name, how, run.found.need("releases").number(how)]
+        for run in runs
+        for how in run.found.need("releases").value
+    ]
+    claims = {run.name: run.found.need("certificate").text("assumption") for run in runs}
+    said: list[list[Cell]] = [[name, text] for name, text in claims.items() if text]
+    blocks: list[Block] = []
+    if rows:
+        caption = "Where the protection's parameters came from"
+        blocks.append(TableBlock(["run", "parameters", "releases"], rows, caption=caption))
+    if said:
+        caption = "What each certificate assumes"
+        blocks.append(TableBlock(["run", "assumption"], said, caption=caption))
+    return [Heading("What was released, and what is claimed"), *blocks] if blocks else []
+
+
+def _attacks(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.leaks))
+
+
+def _unit(runs: Sequence[Run]) -> str:
+    """A stream is tested on a day before it trains on it, so its first day has no test."""
+    return "day" if any(r.history and r.history[0].part("test") is None for r in runs) else "epoch"
+
+
+def _places(parts: Sequence[Fields]) -> list[float | None]:
+    """Return the parts as people count them, from 1."""
+    return [None if (at := part.number("part")) is None else at + 1 for part in parts]
+
+
+def _said(what: str, number: float | None) -> str:
+    return "" if number is None else f"{what} {number:.3f}"

@@ -1,0 +1,113 @@
+"""The results of a run as plain values: what ``results.json`` and ``--json`` hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit import measure
+from tacit.monitor import LeakMonitor
+from tacit.types import Cut, Release
+
+if TYPE_CHECKING:
+    from tacit.study.trial import Trial
+
+__all__ = ["Claims", "leak_records", "mean", "results_of", "utility"]
+
+
+@final
+class Claims:
+    """Averages what the certificates of all releases claim."""
+
+    def __init__(self) -> None:
+        self._total, self._count = 0.0, 0
+
+    def __call__(self, _cut: Cut, release: Release) -> None:
+        """Take one release into account; one without a claim voids the average."""
+        claimed = release.certificate.sum_kl
+        self._total += math.inf if claimed is None else claimed
+        self._count += 1
+
+    def sum_kl(self) -> float | None:
+        """Return the mean divergence of a release, or None where nothing is claimed."""
+        mean = self._total / self._count if self._count else math.inf
+        return mean if math.isfinite(mean) else None
+
+
+def results_of(
+    trial: Trial, history: list[dict[str, Any]], *, steps: int, seconds: float, stopped: str | None
+) -> dict[str, Any]:
+    """Return everything that was measured."""
+    config, guard = trial.config, trial.label.guard
+    tests = [part["test"] for part in history if part["test"] is not None]
+    certificate = guard.last_certificate
+    return {
+        "dataset": trial.table.name,
+        "model": config.model,
+        "protection": str(guard.protection),
+        "labels": config.labels,
+        "budget": config.budget,
+        "objective": str(trial.objective),
+        "epochs": config.epochs,
+        "seed": config.seed,
+        "steps": steps,
+        "train": {"loss": history[-1]["loss"] if history else None},
+        "test": tests[-1] if tests else trial.score(trial.test_rows),
+        "leak": _leaks(trial.monitor),
+        "layers": {name: _leaks(m) for layer in trial.layers for name, m in layer.monitors.items()},
+        "memory_leak": None if trial.memory is None else trial.memory.leak(),
+        "certificate": None if certificate is None else vars(certificate),
+        "label_certificate": (
+            None if guard.label_guard is None else asdict(guard.label_certificate())
+        ),
+        "ledger": None if guard.ledger is None else asdict(guard.ledger.summary()),
+        "sum_kl_per_release": trial.claims.sum_kl(),
+        "releases": dict(guard.counts),
+        "history": history,
+        "interrupted": stopped == "interrupted",
+        "stopped": stopped,
+        "seconds": seconds,
+        "steps_per_second": steps / seconds if seconds > 0 else 0.0,
+    }
+
+
+def _leaks(monitor: LeakMonitor | None) -> dict[str, dict[str, float]]:
+    return {} if monitor is None else leak_records(monitor.report())
+
+
+def leak_records(report: dict[str, measure.PooledLeak]) -> dict[str, dict[str, float]]:
+    """Return a monitor's report as plain numbers."""
+    return {
+        name: {
+            "pooled": leak.leak_auc,
+            "low": leak.low,
+            "high": leak.high,
+            "null_high": leak.null_high,
+            "mean": leak.mean,
+            "q95": leak.q95,
+        }
+        for name, leak in report.items()
+    }
+
+
+def utility(probs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, float]:
+    """Return the measures of a model's quality."""
+    found = {
+        "loss": measure.log_loss(probs, labels),
+        "accuracy": measure.accuracy(probs, labels),
+        "nce": measure.nce(probs, labels),
+        "ace": measure.ace(probs, labels),
+    }
+    if probs.ndim == 1:
+        return {"auc": measure.auc(probs, labels), **found}
+    each = [measure.auc(probs[:, k], (labels == k).astype(int)) for k in range(probs.shape[1])]
+    return {"auc": float(np.mean(each)), **found}
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean, not a number for nothing."""
+    return float(np.mean(values)) if values else float("nan")

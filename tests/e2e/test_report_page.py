@@ -1,0 +1,192 @@
+"""The report's pages in a real browser: drawn, quiet, self-contained, readable everywhere."""
+
+import base64
+import os
+
+import pytest
+
+from browser_pipe import BROWSER, Browser
+from report_examples import AUDITS, RUNS, published_marvell
+from tacit import report
+from tacit.report.fields import finite
+
+NAMES = [*AUDITS, "runs", "run"]
+# The lowest contrast of any text on the page against what lies behind it (WCAG 2), and the text.
+CONTRAST = """(() => {
+  const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
+  const solid = (c) => { const p = parse(c); return p.length === 3 || p[3] === 1; };
+  const light = (c) => {
+    const [r, g, b] = parse(c).map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  let worst = [99, ""];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const at = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || !at.checkVisibility()) continue;
+    if (at.closest("script, style, noscript, .hoverlayer")) continue;
+    let back = at;
+    while (back && !solid(getComputedStyle(back).backgroundColor)) back = back.parentElement;
+    const look = getComputedStyle(at);
+    const ink = light(at.closest("svg") ? look.fill : look.color);
+    const paper = light(getComputedStyle(back || document.body).backgroundColor);
+    const ratio = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+    if (ratio < worst[0]) worst = [ratio, walker.currentNode.textContent.trim().slice(0, 40)];
+  }
+  return worst;
+})()"""
+PAPER = "getComputedStyle(document.body).backgroundColor"
+CELLS = """[...document.querySelectorAll("[data-field]")].map((cell) =>
+  [cell.dataset.field, cell.dataset.value === undefined ? null : Number(cell.dataset.value)])"""
+# What is drawn in each figure, against what it was given.
+DRAWN = """[...document.querySelectorAll("figure.plot")].map((box) => [
+  box.querySelectorAll(".canvas svg .trace").length,
+  JSON.parse(box.querySelector(":scope > script").textContent).data.length])"""
+HIDDEN = """[...document.querySelectorAll("table")].filter((table) =>
+  !table.checkVisibility() || !table.getBoundingClientRect().height).length"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if BROWSER is None:
+        missing = "no chromium on this machine: apt-get install chromium"
+        if os.environ.get("TACIT_REQUIRE_BROWSER") == "1":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    started = Browser(tmp_path_factory.mktemp("browser"))
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    home = tmp_path_factory.mktemp("pages")
+    found = {name: home / f"{place}.html" for place, name in enumerate(NAMES)}
+    for name, record in AUDITS.items():
+        report.audit_page(found[name], record())
+    report.runs_page(found["runs"], RUNS)
+    report.runs_page(found["run"], {"mine": RUNS["marvell, full"]})
+    return found
+
+
+@pytest.fixture(scope="module")
+def opened(browser, pages, request):
+    """One page at a time, loaded once: five megabytes take their time."""
+    with browser.page(pages[request.param]) as tab:
+        yield request.param, tab
+
+
+@pytest.fixture
+def page(opened, pages):
+    """Hand out the open page on a wide light screen; it must stay quiet and ask for nothing."""
+    name, tab = opened
+    tab.show()
+    yield name, tab
+    assert tab.faults() == []
+    assert tab.requests() == [pages[name].as_uri()]
+
+
+def on(*names):
+    return pytest.mark.parametrize("opened", names, indirect=True, scope="module")
+
+
+@on(*NAMES)
+def test_every_plot_is_drawn_on_a_wide_screen_and_on_a_phone(page):
+    name, tab = page
+    drawn = tab.run(DRAWN)
+    assert all(traces == given for traces, given in drawn)
+    assert bool(drawn) == (name != "empty")
+    assert tab.run("document.scrollingElement.scrollWidth <= innerWidth")
+    tab.show(width=360)
+    tab.until("[...document.querySelectorAll('.main-svg')].every((s) => s.clientWidth <= 360)")
+    assert tab.run("innerWidth") == 360
+    assert tab.run("document.scrollingElement.scrollWidth") <= 360
+    assert tab.run(DRAWN) == drawn
+
+
+@on("published marvell")
+def test_an_audit_draws_what_its_record_holds(page):
+    # The dots with their band and two limits; four attacks, two with intervals, and three
+    # lines to compare with; two classes of four attacks; four curves and the diagonal.
+    assert [traces for traces, _ in page[1].run(DRAWN)] == [4, 9, 2, 2, 2, 2, 5]
+    assert page[1].run("document.querySelectorAll('.canvas .errorbar').length") == 5
+
+
+@on(*AUDITS)
+def test_the_numbers_on_the_page_are_the_records(page):
+    name, tab = page
+    record = finite(AUDITS[name]())
+    assert tab.run("JSON.parse(document.getElementById('record').textContent)") == record
+    cells = tab.run(CELLS)
+    for field in ("leak_auc", "low", "high", "null_low", "null_high", "baseline", "bound"):
+        found = [value for key, value in cells if key == field]
+        rows = sorted(
+            record["table"], key=lambda row: -(row["leak_auc"] or row["clustering_accuracy"] or 0)
+        )
+        assert found == [row[field] for row in rows], field
+
+
+@on("runs")
+def test_the_numbers_of_runs_are_the_results(page):
+    _, tab = page
+    assert tab.run("JSON.parse(document.getElementById('record').textContent).runs") == RUNS
+    found = [value for key, value in tab.run(CELLS) if key == "test.auc"]
+    assert found == [run["test"]["auc"] for run in RUNS.values()]
+
+
+@on(*NAMES)
+def test_text_is_readable_in_light_and_dark(page):
+    _, tab = page
+    tab.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 27)")):
+        tab.show(scheme=scheme)
+        assert tab.run(PAPER) == paper
+        ratio, text = tab.run(CONTRAST)
+        assert ratio >= 4.5, (scheme, text)
+    tab.run("document.querySelectorAll('details').forEach((d) => { d.open = false; })")
+
+
+@on("odd")
+def test_the_texts_of_an_audit_cannot_leave_their_place(page):
+    _, tab = page
+    assert tab.run("document.querySelectorAll('img, b').length") == 0
+    shown = tab.run("document.querySelector('.ytick text').textContent")
+    assert shown.startswith("<script>alert(")
+    assert tab.heard("Page.javascriptDialogOpening") == []
+
+
+@on("published marvell", "runs")
+def test_paper_shows_every_table_on_white(page):
+    _, tab = page
+    assert tab.run(HIDDEN) > 0  # folded away on the screen
+    tab.show(scheme="dark", media="print")
+    assert tab.run(HIDDEN) == 0
+    assert tab.run(PAPER) == "rgb(255, 255, 255)"
+    assert not tab.run("document.querySelector('nav').checkVisibility()")
+
+
+@on("published marvell")
+def test_printing_fits_the_plots_to_the_sheet_and_puts_the_page_back(page):
+    widths = "[...document.querySelectorAll('.canvas .main-svg')].map((s) => s.clientWidth)"
+    _, tab = page
+    tab.show(media="")
+    before = tab.run(widths)
+    tab.run("window.dispatchEvent(new Event('beforeprint'))")
+    assert max(tab.run(widths)) <= 660
+    tab.run("window.dispatchEvent(new Event('afterprint'))")
+    assert tab.run(widths) == before
+    assert tab.run("document.querySelectorAll('details[open]').length") == 0
+    assert base64.b64decode(tab.call("Page.printToPDF")["data"]).startswith(b"%PDF")
+
+
+def test_a_page_without_scripts_still_has_its_numbers(browser, pages, tmp_path):
+    html = pages["published marvell"].read_text()
+    plain = tmp_path / "plain.html"
+    plain.write_text(html.replace("script-src 'unsafe-inline'", "script-src 'none'"))
+    with browser.page(plain) as tab:
+        assert tab.run("document.querySelectorAll('.canvas svg').length") == 0
+        rows = tab.run("document.querySelectorAll('[data-field=leak_auc]').length")
+        assert rows == len(published_marvell()["table"])
