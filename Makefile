@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # One torch thread per process: several test workers with two threads each slow each other down.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help setup demo test check format lint types doctest bench results clean
+.PHONY: help setup demo test check format lint types doctest bench results audits clean
 
 help:
 	@echo "make demo    train a small split model and see what leaks, with and without protection"
@@ -15,6 +15,7 @@ help:
 	@echo "make check   format, lint, types, tests, doctests"
 	@echo "make bench   print the benchmark table"
 	@echo "make results train on real tables and write docs/results.md"
+	@echo "make audits  record and audit trainings on real tables and write docs/audits.md"
 	@echo "make clean   remove the virtual environment"
 
 setup: $(READY)
@@ -51,6 +52,9 @@ bench: $(READY)
 
 results: $(READY)
 	$(BIN)/python benchmarks/results.py
+
+audits: $(READY)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/audits.py
 
 clean:
 	rm -rf $(VENV)

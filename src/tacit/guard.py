@@ -20,6 +20,7 @@ from tacit.protect import Chain, LabelMechanism, Protection, RandomizedLabels
 from tacit.protect import get as get_protection
 from tacit.protect._label_draws import Ids
 from tacit.protect.base import EMPIRICAL, Batch, Draft
+from tacit.protect.measured import measured_sum_kl
 from tacit.rng import Key, whole
 from tacit.spec import require
 from tacit.types import Certificate, Cut, Flips, LabelCertificate, Release
@@ -241,11 +242,14 @@ class Guard:
         )
         best = strongest(self.protection, plans)
         kl = None if best is None else best.sum_kl
+        # It takes a decomposition of the batch: only for whoever counts what is released.
+        counted = best is plans[-1] and len(plans) == 1 and self.ledger is not None
         return Certificate(
             spec=self._spec,
             how=" | ".join(plan.how for plan in plans),
             assumption=EMPIRICAL if best is None else best.assumption,
             sum_kl=kl,
+            measured_sum_kl=measured_sum_kl(batch, plans[-1]) if counted else None,
             auc_bound=None if kl is None else auc_bound(kl),
             gaussian_auc=None if kl is None else gaussian_auc(kl),
             power=power * unit * unit,

@@ -115,6 +115,8 @@ class Attack(Specified, ABC):
     """Fields of ``Known`` that must be there, and ``"embeddings"`` if the view must have them."""
     centre: ClassVar[Literal["mean", "median"]] = "mean"
     """Which centre of a class the attacker is assumed to know, for attacks that need centres."""
+    adds_up: ClassVar[bool] = False
+    """Whether the result of many views draws on all the releases of an example."""
 
     @final
     def __call__(self, view: View, rng: torch.Generator) -> Tensor:

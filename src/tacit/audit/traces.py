@@ -57,10 +57,9 @@ class EpochLeak:
 class Trace(ABC):
     """An attack under way: takes views in order, and is told when an epoch has ended."""
 
-    accumulated = False
-
     def __init__(self, attack: Attack, *, budget: float, seed: int) -> None:
         self.attack = attack
+        self.accumulated = attack.adds_up
         self.epochs: list[EpochLeak] = []
         self.spent = 0.0
         self.stopped = False
@@ -146,8 +145,6 @@ class ViewTrace(Trace):
 @final
 class PursuitTrace(Trace):
     """An attack over many views: what counts is what it knows of each example in the end."""
-
-    accumulated = True
 
     def __init__(self, attack: Attack, pursuit: Pursuit, *, budget: float, seed: int) -> None:
         super().__init__(attack, budget=budget, seed=seed)

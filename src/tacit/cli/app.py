@@ -13,6 +13,7 @@ from tacit.cli.audit import audit
 from tacit.cli.data import app as data_app
 from tacit.cli.demo import demo
 from tacit.cli.listing import app as list_app
+from tacit.cli.recommend import recommend
 from tacit.cli.report import report
 from tacit.cli.train import train
 from tacit.errors import TacitError, UsageError
@@ -30,6 +31,7 @@ app.command()(demo)
 app.command()(train)
 app.command(context_settings={"allow_extra_args": True})(audit)
 app.command()(report)
+app.command()(recommend)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 

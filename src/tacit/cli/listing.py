@@ -27,6 +27,15 @@ def protections(as_json: AsJson = False) -> None:
     _show("protections", rows, as_json)
 
 
+@app.command("labels")
+def labels(as_json: AsJson = False) -> None:
+    """List every label mechanism with its parameters and what it guarantees."""
+    from tacit.protect import LABELS  # noqa: PLC0415 - torch loads only when it is used
+
+    rows = [{**_describe(entry), "guarantee": entry.guarantee} for entry in LABELS]
+    _show("labels", rows, as_json)
+
+
 @app.command("attacks")
 def attacks(as_json: AsJson = False) -> None:
     """List every attack with its parameters and what it must know."""

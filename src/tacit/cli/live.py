@@ -69,6 +69,8 @@ class LiveView:
         self._bar.start()
         note = f"loss {seen.loss:.4f}"
         self._bar.update(self._task, completed=seen.step, total=seen.steps, note=note)
+        if seen.note is not None:
+            self._bar.console.print(seen.note)
         if seen.leak is not None:
             self._bar.console.print(_line(seen, self._unit))
 
@@ -82,8 +84,12 @@ class LiveView:
         for attack, leak in results["leak"].items():
             interval = f"[{leak['low']:.3f}, {leak['high']:.3f}]"
             table.add_row(f"leak AUC, {attack}", f"{leak['pooled']:.3f} {interval}")
+        if results["memory_leak"] is not None:
+            table.add_row("leak AUC, memory over all epochs", f"{results['memory_leak']:.3f}")
         table.add_row("steps per second", f"{results['steps_per_second']:.1f}")
         self._console.print(table)
+        if results["stopped"] is not None:
+            self._console.print(f"stopped early: {results['stopped']}")
 
 
 def _line(seen: Seen, unit: str) -> str:

@@ -28,6 +28,7 @@ from tacit.measure.leak import (
 )
 from tacit.measure.ledger import Ledger, LedgerSummary
 from tacit.measure.pooled import LeakMeter, PooledLeak, pooled_leak
+from tacit.measure.recommend import Recommendation, recommend
 from tacit.measure.tvd import tvd
 from tacit.measure.utility import accuracy, ace, log_loss, nce
 
@@ -39,6 +40,7 @@ __all__ = [
     "Ledger",
     "LedgerSummary",
     "PooledLeak",
+    "Recommendation",
     "accuracy",
     "ace",
     "auc",
@@ -63,6 +65,7 @@ __all__ = [
     "pooled_leak",
     "quantile_over_steps",
     "randomized_label_auc",
+    "recommend",
     "sum_kl",
     "sum_kl_for_auc",
     "sum_kl_for_error",

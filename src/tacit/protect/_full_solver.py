@@ -36,7 +36,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-__all__ = ["FullSolution", "Shares", "solve_full"]
+__all__ = ["FullSolution", "Shares", "solve_full", "sum_kl_of"]
 
 _RESOLVED = 1e-12  # floor over trace below which rounding decides what an inverse is
 
@@ -185,6 +185,11 @@ def _reach(T: Tensor, D: Tensor, gap: float, t: float) -> float:
             break
         P = max(P - h * (1.0 - h / t) / float(x @ x), 0.0)
     return P
+
+
+def sum_kl_of(A: Tensor, B: Tensor, D: Tensor) -> float:
+    """Return the sumKL of N(0, A) and N(D, B), infinite where rounding decides."""
+    return _sum_kl(A, B, B - A, D)
 
 
 def _sum_kl(A: Tensor, B: Tensor, E: Tensor, D: Tensor) -> float:

@@ -18,10 +18,11 @@ from tacit import data, nets, objective
 from tacit.audit.tape import TapeWriter
 from tacit.errors import BudgetError, UsageError
 from tacit.guard import Guard
-from tacit.measure import Ledger
+from tacit.measure import Ledger, forecast
 from tacit.monitor import LeakMonitor
 from tacit.recall import MemoryMonitor
 from tacit.runtime import FeatureEnd, FeatureParty, LabelParty, Recorded, adam, predict, train
+from tacit.study.columns import inputs_of, sources_of
 from tacit.study.config import TrainConfig
 from tacit.study.layers import LayerMonitor
 from tacit.study.outcome import Claims, leak_records, mean, results_of, utility
@@ -30,7 +31,6 @@ from tacit.types import Cut, Release
 __all__ = ["Observer", "Progress", "Trial", "run"]
 
 Indices = npt.NDArray[np.int64]
-Source = Callable[[Tensor], tuple[Tensor, Tensor]]
 Watcher = Callable[[Cut, Release], None]
 
 
@@ -48,6 +48,7 @@ class Progress:
     loss: float
     test: dict[str, float] | None = None
     leak: dict[str, dict[str, float]] | None = None
+    note: str | None = None
 
 
 Observer = Callable[[Progress], None]
@@ -101,14 +102,14 @@ class Trial:
         architecture = nets.get(config.model)
         own = everything if architecture.uses_own else None
         model = architecture.build(
-            parties=[_inputs(table, part) for part in columns],
-            own=None if own is None else _inputs(table, own),
+            parties=[inputs_of(table, part) for part in columns],
+            own=None if own is None else inputs_of(table, own),
             cut=config.cut,
             combine=config.combine,
             classes=table.classes,
             seed=config.seed,
         )
-        source = _sources(table)
+        source = sources_of(table)
         features = [
             FeatureParty(bottom, source(part), optimizer=adam(bottom, config.lr))
             for bottom, part in zip(model.bottoms, columns, strict=True)
@@ -223,7 +224,17 @@ class _Run:
         first = len(self.losses)
         for done in train(places, features=trial.ends, label=trial.label, first=first):
             self.losses.append(done.loss)
-            self._report(number, done.loss)
+            self._report(
+                number, done.loss, note=self._forecast() if len(self.losses) == 1 else None
+            )
+
+    def _forecast(self) -> str | None:
+        """Return what a run with a budget will have released at its end, by its first release."""
+        config, certificate = self.trial.config, self.trial.label.guard.last_certificate
+        kl = None if certificate is None else certificate.sum_kl
+        if config.budget is None or config.labels is not None or kl is None:
+            return None
+        return str(forecast(1 if config.stream else config.epochs, kl))
 
     def _report(self, part: int, loss: float, **more: Any) -> None:  # noqa: ANN401
         step = len(self.losses)
@@ -257,29 +268,6 @@ def run(
         seconds=seconds,
         stopped=stopped,
     )
-
-
-def _inputs(table: data.Table, columns: data.Columns) -> nets.Inputs:
-    return nets.Inputs(
-        numeric=len(columns.numeric),
-        cardinalities=tuple(table.cardinalities[i] for i in columns.categorical),
-    )
-
-
-def _sources(table: data.Table) -> Callable[[data.Columns], Source]:
-    """Return the way to a party's columns; parties that hold the same ones read them once."""
-    last: dict[data.Columns, tuple[Tensor, data.Features]] = {}
-
-    def source(columns: data.Columns) -> Source:
-        def take(rows: Tensor) -> tuple[Tensor, Tensor]:
-            if columns not in last or last[columns][0] is not rows:
-                last[columns] = (rows, data.take(table, rows.numpy(), columns))
-            found = last[columns][1]
-            return found.numeric, found.categorical
-
-        return take
-
-    return source
 
 
 def _places(labels: Tensor) -> Tensor:

@@ -1,0 +1,115 @@
+"""Which protection, and how strong: from a target to a spec."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import final
+
+from tacit.measure._arrays import positive_count
+from tacit.measure.bounds import auc_bound, gaussian_auc
+from tacit.measure.label_auc import flip_for_epsilon, randomized_label_auc
+from tacit.spec import require
+
+__all__ = ["Recommendation", "recommend"]
+
+_ENOUGH = 2_000  # randomised labels, in clean ones, below which a model has little to learn from
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """A protection for a target.
+
+    Attributes:
+        protect: the spec of the per-step protection; ``"none"`` where labels are randomised.
+        labels: the spec of the label mechanism, or None.
+        leak: the leak AUC to expect after all epochs.
+        bound: no score exceeds this, under the assumption of the certificate.
+        effective: as many clean labels have the variance of the debiased ones; None for noise.
+        reason: what the choice is based on, in words.
+    """
+
+    protect: str
+    labels: str | None
+    leak: float
+    bound: float
+    effective: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        flags = (
+            f"--protect '{self.protect}'" if self.labels is None else f"--labels '{self.labels}'"
+        )
+        return f"{flags}: leak {self.leak:.2f} expected, bound {self.bound:.2f}; {self.reason}"
+
+
+def recommend(
+    *, target: float, epochs: int, examples: int, classes: int = 2
+) -> tuple[Recommendation, ...]:
+    """Return what keeps the leakage of all epochs at a target, the first choice first.
+
+    Randomised labels: ``rr(epsilon)`` with ``(e^eps - 1) / (e^eps + C - 1) = 2 target - 1``, the
+    same after any number of epochs. Noise: ``marvell(sum_kl=k, covariance=full)`` with
+    ``gaussian_auc(T k) = target``, because divergences add up over ``T`` epochs.
+
+    Guarantee: for randomised labels ``leak`` is the bound itself, without an assumption on
+    gradients; features may add to it. For noise ``leak`` is a reference value, not a bound.
+
+    Randomised labels come first where examples are released more than once. With one epoch, noise
+    on gradients keeps the labels themselves clean.
+
+    >>> best, other = recommend(target=0.65, epochs=20, examples=27_000)
+    >>> best.labels, other.protect
+    ('rr(epsilon=0.619)', 'marvell(sum_kl=0.0148, covariance=full)')
+    """
+    require(0.5 < target < 1, "target must lie between 0.5 and 1", target)
+    positive_count(epochs, name="epochs")
+    positive_count(examples, name="examples")
+    found = (_randomised(target, examples, classes), _noise(target, epochs))
+    return found if epochs > 1 or classes > 2 else found[::-1]
+
+
+def _randomised(target: float, examples: int, classes: int) -> Recommendation:
+    epsilon = _down(math.log((1 + (classes - 1) * (2 * target - 1)) / (2 - 2 * target)))
+    while (
+        randomized_label_auc(flip_for_epsilon(epsilon, classes=classes), classes=classes) > target
+    ):
+        epsilon = _down(epsilon * 0.99)
+    flip = flip_for_epsilon(epsilon, classes=classes)
+    leak = randomized_label_auc(flip, classes=classes)
+    effective = int(examples * (1 - flip * classes / (classes - 1)) ** 2)
+    few = "" if effective >= _ENOUGH else ", which is little to learn from"
+    return Recommendation(
+        protect="none",
+        labels=f"rr(epsilon={epsilon:g})",
+        leak=leak,
+        bound=leak,
+        effective=effective,
+        reason=f"{flip:.0%} of labels are flipped, once, so epochs add nothing; debiased, they are "
+        f"as noisy as {effective:,} clean ones{few}",
+    )
+
+
+def _leak(epsilon: float, classes: int) -> float:
+    return randomized_label_auc(flip_for_epsilon(epsilon, classes=classes), classes=classes)
+
+
+def _noise(target: float, epochs: int) -> Recommendation:
+    each = _down(2 * NormalDist().inv_cdf(target) ** 2 / epochs)
+    total = each * epochs
+    return Recommendation(
+        protect=f"marvell(sum_kl={each:g}, covariance=full)",
+        labels=None,
+        leak=gaussian_auc(total),
+        bound=auc_bound(total),
+        effective=None,
+        reason=f"sumKL {each:g} per release adds up to {total:.2g} over the epochs",
+    )
+
+
+def _down(value: float) -> float:
+    """Return three digits of a value, never more than it."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return round(math.floor(value / unit) * unit, 12)
