@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tacit.measure import bayes_combined_auc, recommend
+
 OUT = Path("out/audits")
 PAGE = Path("docs/audits.md")
 SEEDS = (0, 1, 2)
@@ -37,6 +39,9 @@ WAYS = {
 EPOCHS = {"dataset": "credit", "model": "mlp(hidden=128)", "epochs": 20}
 ADDING_UP = ("none", "max_norm", "marvell(s=4)")
 MARKS = (1, 5, 10, 20)
+# A table that the rule was not made on.
+TARGET = 0.65
+ADVISED = recommend(target=TARGET, epochs=20, examples=4_141)
 INTRO = """# What recorded trainings give away
 
 `TACIT_DATA=... make audits` trains, records and audits every run below and writes this page. Batch
@@ -59,8 +64,15 @@ of the labels once (`{RR}`), without noise on the gradients.
   gradients and embeddings.
 * `baseline` is what the embeddings of the first epoch predict, `trained` those of the last: an
   adversary with embeddings has that much without any gradient.
-* `claim` is the certificate's: of one release, or of randomised labels alone and beside the
-  baseline.
+* `claim` is the certificate's: of one release, or of randomised labels alone and beside what
+  features predict (the baseline or the unprotected model's test AUC, whichever is higher).
+"""
+ADVICE = f"""
+## How good the advice is
+
+`tacit recommend --target {TARGET} --epochs 20 --examples 4141` for Spambase, which played no part
+in making the rule; settings as above. For labels the expected leak is a bound, for noise it is a
+reference.
 """
 
 
@@ -72,6 +84,11 @@ def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
         for table, settings in TABLES.items():
             for way, more in WAYS.items():
                 yield f"{table} {way} {seed}", {**settings, **more, "seed": seed}
+
+    for number, advised in enumerate(ADVISED):
+        more = {"labels": advised.labels} if advised.labels else {"protect": advised.protect}
+        for seed in SEEDS:
+            yield f"advised {number} {seed}", {**TABLES["spambase"], **more, "seed": seed}
 
 
 def work(job: tuple[str, dict[str, Any]]) -> str:
@@ -97,10 +114,6 @@ def work(job: tuple[str, dict[str, Any]]) -> str:
         found = run_audit(tape, labels, ATTACKS, certificate=certificate)
     kept = {name: found.record[name] for name in
             ("table", "epochs", "reference", "baseline", "trained", "verdict")}  # fmt: skip
-    if trial.label.guard.label_guard is not None:
-        guess = kept["baseline"]["auc"]
-        claim = trial.label.guard.label_certificate(baseline_auc=guess)
-        kept["label_certificate"] = {"auc": claim.auc, "combined_auc": claim.combined_auc}
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps({**kept, "test": results["test"], "settings": settings}))
     return name
@@ -129,6 +142,18 @@ def page() -> Iterator[str]:
         header = ["protection", "norm", "mean", "energy", "memory", "quadratic", "supervised"]
         header += ["baseline", "trained", "claim", "test AUC"]
         yield from _table(header, [_row(table, way) for way in WAYS])
+    yield ADVICE
+    yield from _table(["advised", "expected", "memory, measured", "test AUC"],
+                      [_advised_row(number) for number in range(len(ADVISED))])  # fmt: skip
+
+
+def _advised_row(number: int) -> list[str]:
+    runs = [_read(f"advised {number} {seed}") for seed in SEEDS]
+    advised = ADVISED[number]
+    tests = [run["test"]["auc"] for run in runs]
+    return [f"`{advised.labels or advised.protect}`", f"{advised.leak:.3f}",
+            _spread([_leak(run, "memory") for run in runs]),
+            f"{np.mean(tests):.3f} ({min(tests):.3f})"]  # fmt: skip
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -156,14 +181,17 @@ def _row(table: str, way: str) -> list[str]:
     ]
     base = [run["baseline"]["auc"] for run in runs]
     tests = [run["test"]["auc"] for run in runs]
-    return [f"`{way}`", *cells, _spread(best), f"{np.mean(base):.3f}", _claim(runs[0]),
+    return [f"`{way}`", *cells, _spread(best), f"{np.mean(base):.3f}", _claim(table, way),
             f"{np.mean(tests):.3f} ({min(tests):.3f})"]  # fmt: skip
 
 
-def _claim(run: dict[str, Any]) -> str:
-    if "label_certificate" in run:
-        claim = run["label_certificate"]
-        return f"{claim['auc']:.2f}, with features {claim['combined_auc']:.2f}"
+def _claim(table: str, way: str) -> str:
+    run = _read(f"{table} {way} 0")
+    if "labels" in run["settings"]:
+        plain = _read(f"{table} none 0")
+        known = max(run["baseline"]["auc"], plain["test"]["auc"])
+        both = bayes_combined_auc(known, flip=FLIPS)
+        return f"{1 - FLIPS:.2f}, beside {known:.2f} from features {both:.2f}"
     energy = next(row for row in run["table"] if row["attack"] == "energy")
     return "none" if energy["bound"] is None else f"{energy['bound']:.2f} per release"
 
