@@ -8,9 +8,10 @@
     │   ├── ParameterError    a known parameter with a value outside its range
     │   ├── InputError        a tensor or array of the wrong shape, type or content
     │   └── KnowledgeError    an attack without the side information that it declares
-    └── ReleaseError          a release did not pass its checks; nothing was released
-        ├── ReplayError       a step was asked for again with other content
-        └── BudgetError       a release would spend more than the budget leaves
+    ├── ReleaseError          a release did not pass its checks; nothing was released
+    │   ├── ReplayError       a step was asked for again with other content
+    │   └── BudgetError       a release would spend more than the budget leaves
+    └── PeerError             the other party sent something that the rules do not allow
 
 A message gives the rule, the value and the way out, in one line.
 """
@@ -22,6 +23,7 @@ __all__ = [
     "InputError",
     "KnowledgeError",
     "ParameterError",
+    "PeerError",
     "ReleaseError",
     "ReplayError",
     "SpecError",
@@ -64,3 +66,7 @@ class ReplayError(ReleaseError):
 
 class BudgetError(ReleaseError):
     """A release would spend more of some example's budget than is left; nothing was released."""
+
+
+class PeerError(TacitError, RuntimeError):
+    """The other party sent something that the rules do not allow; the connection must end."""

@@ -194,6 +194,10 @@ def verdict(leak, half=0.01, *, null_high=0.53, baseline=None, bound=None, thres
         (verdict(0.65, threshold=0.7), "within"),
         (verdict(0.65, half=0.1, threshold=0.7), "unknown"),
         (verdict(0.8, threshold=0.7), "leaks"),
+        (verdict(1.0, half=0, null_high=1.0), "unknown"),  # too few rows to tell from noise
+        (verdict(0.52, half=0.2, threshold=0.7), "unknown"),  # in the band, and it spans the limit
+        (verdict(0.55, null_high=0.6, bound=0.53), "unknown"),
+        (verdict(0.52, threshold=0.7), "nothing found"),
     ],
 )
 def test_states(found, state):
@@ -222,3 +226,66 @@ def test_curves_agree_with_the_auc():
     widths = np.diff(shape["edges"])
     assert (np.array(shape["negatives"]) * widths).sum() == pytest.approx(1, abs=1e-3)
     assert len(histogram(np.zeros(10), labels[:10])["edges"]) == 49
+
+
+# --- little to go by ------------------------------------------------------------------------------
+
+
+def small(rows, **columns):
+    rng = np.random.default_rng(0)
+    y = (np.arange(rows) % 4 == 0).astype(int)
+    grads = np.where(y, -3.0, 1.0)[:, None] + 0.1 * rng.normal(size=(rows, 4))
+    found = {"grads": grads, "embeddings": rng.normal(size=(rows, 3)), **columns}
+    return ColumnTape.of(found), y
+
+
+@pytest.mark.parametrize("rows", [5, 6])
+def test_a_handful_of_rows_decides_nothing(rows):
+    tape, y = small(rows)
+    result = run_audit(tape, y)
+    assert result.record["state"] == "unknown"
+    assert {row["state"] for row in result.table} == {"unknown"}
+
+
+def test_an_epoch_that_has_just_begun_does_not_stop_the_audit():
+    tape, y = small(400, epoch=np.repeat([0, 1], [399, 1]), ids=np.arange(400))
+    result = run_audit(tape, y)
+    assert {"supervised", "memory"} <= {row["attack"] for row in result.table}
+    assert result.record["trained"] is not None
+
+
+def test_steps_of_one_row_and_of_one_class_are_passed_over():
+    tape, y = small(40, step=np.arange(40))
+    result = run_audit(tape, y)
+    assert {"norm", "cosine", "hint"} <= {item["attack"] for item in result.record["skipped"]}
+    tape, y = small(40, epoch=np.repeat([0, 1], [1, 39]), ids=np.arange(40))
+    record = run_audit(tape, y, ["norm"]).record
+    assert record["baseline"] is None
+    assert record["skipped"][0]["attack"] == "baseline from embeddings of the first epoch"
+
+
+def test_epochs_are_counted_as_they_are_numbered():
+    tape, y = small(400, epoch=np.repeat([5, 6], 200), ids=np.tile(np.arange(200), 2))
+    record = run_audit(tape, y, ["norm"], certificate={"sum_kl": 1.0}).record
+    assert [point["epoch"] for point in record["epochs"]["norm"]] == [5, 6]
+    assert [point["epoch"] for point in record["reference"]] == [5, 6]
+
+
+def test_views_without_epochs_are_one_epoch_and_may_be_passed_over_once():
+    views = (View(grads=torch.randn(50, 3)) for _ in range(4))
+    record = run_audit(views, np.arange(200) % 2, ["norm", "memory"]).record
+    assert [len(points) for points in record["epochs"].values()] == [1, 1]
+
+
+def test_many_groups_named_in_noise_are_no_leak():
+    rng = np.random.default_rng(1)
+    grads, y = rng.normal(size=(2000, 8)), np.arange(2000) % 40
+    for row in run_audit(ColumnTape.of({"grads": grads}), y).table:
+        assert row["state"] == "nothing found", row
+
+
+@pytest.mark.parametrize("setting", [{"threshold": 70}, {"seconds": 0}, {"seed": -1}])
+def test_settings_out_of_range(setting):
+    tape, y = small(40)
+    with pytest.raises(UsageError, match=next(iter(setting))):
+        run_audit(tape, y, ["norm"], **setting)

@@ -137,6 +137,13 @@ def test_nothing_in_a_file_can_execute(tmp_path):
         ({"grads": None}, "has no grads, only embeddings"),
         ({"ids": np.arange(3)}, "ids must have 12 rows like grads"),
         ({"grads": np.zeros((ROWS, 2), dtype=int)}, "grads must be floats"),
+        ({"grads": np.zeros((ROWS, 0))}, "grads must be"),
+        ({"ids": np.zeros((ROWS, 1), dtype=int)}, "ids must be .N., one for each row"),
+        ({"ids": np.full(ROWS, 2**63, dtype=np.uint64)}, "got 9223372036854775808 in row 0"),
+        ({"ids": np.full(ROWS, 0.5)}, "ids must be 64-bit integers or text, got 0.5 in row 0"),
+        ({"step": np.full(ROWS, np.nan)}, "step must be 64-bit integers, got nan in row 0"),
+        ({"epoch": np.full(ROWS, "a")}, "epoch must be 64-bit integers, got a in row 0"),
+        ({"step": np.arange(ROWS) % 3}, "step 0 of epoch 0 goes on in row 3, after another one"),
     ],
 )
 def test_columns_that_do_not_fit(tmp_path, change, message):
@@ -199,6 +206,10 @@ def test_labels_of_text_ids(tmp_path):
         ("name,class\n1,0\n", "the header must be id,label, got name,class"),
         ("id,label\nann,0\n", "line 2: id 'ann' with label '0'"),
         ("id,label\n1,yes\n", "line 2: id '1' with label 'yes'"),
+        ("id,label\n1,nan\n", "line 2: id '1' with label 'nan'"),
+        ("id,label\n1,inf\n", "line 2: id '1' with label 'inf'"),
+        (f"id,label\n{2**70},1\n", "6 of 6 ids"),
+        ("id,label\n" + "".join(f"{k},{v + 1}\n" for k, v in BY_ID.items()), "got 1 but no 0"),
         ("id,label\n1,0\n1,1\n", "line 3: id 1 has two labels"),
         ("id,label\n" + "".join(f"{k},1\n" for k in BY_ID), "nothing to tell apart"),
         ("id,label\n" + "".join(f"{k},{v - 1}\n" for k, v in BY_ID.items()), "got -1"),
@@ -219,3 +230,48 @@ def test_arrays_that_do_not_fit(tmp_path):
         read(np.arange(ROWS) % 2 * (np.arange(ROWS) < 6))
     with pytest.raises(UsageError, match="no such file"):
         read(tmp_path / "none.csv")
+    for odd in (np.nan, np.inf):
+        with pytest.raises(UsageError, match=f"label {odd} in row 3"):
+            read(np.where(np.arange(ROWS) == 3, odd, 0.0))
+    with pytest.raises(UsageError, match="got <U1: map them first"):
+        read(np.full(ROWS, "a"))
+    np.savez(tmp_path / "y.npz", y=np.zeros(ROWS))
+    with pytest.raises(UsageError, match="holds several arrays"):
+        read(tmp_path / "y.npz")
+
+
+def test_labels_as_spreadsheets_write_them(tmp_path):
+    lines = "".join(f"{k}, {v}\r\n" for k, v in BY_ID.items())
+    (tmp_path / "Y.CSV").write_text("\ufeffID, Label\r\n" + lines, encoding="utf-8", newline="")
+    assert read(tmp_path / "Y.CSV").of(torch.tensor([9, 1, 5])).tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["step{}.pt", "epoch{}.pt", "grads_{}.pt", "batch-{}.pt"])
+def test_one_tensor_per_step(tmp_path, name):
+    grads = torch.from_numpy(columns()["grads"])
+    for step, rows in enumerate(grads.split(3)):
+        torch.save(rows, tmp_path / name.format(step))
+    assert torch.equal(torch.cat([view.grads for view in open_tape(tmp_path)]), grads)
+
+
+def test_odd_numbers_are_taken_as_they_are_meant(tmp_path):
+    data = columns()
+    long = {**data, "grads": data["grads"].astype(np.longdouble), "ids": data["ids"].astype(float)}
+    views = list(open_tape(save_npz(tmp_path, {**long, "embeddings": np.arange(ROWS)})))
+    assert np.array_equal(torch.cat([view.ids for view in views]).numpy(), data["ids"])
+    assert views[0].embeddings.shape == (3, 1)
+    torch.save({"grads": torch.eye(3).to_sparse(), "ids": list("abc")}, tmp_path / "x.pt")
+    (view,) = open_tape(tmp_path / "x.pt")
+    assert torch.equal(view.grads, torch.eye(3))
+
+
+def test_parquet_rows_of_any_list_but_one_width(tmp_path):
+    kinds = (pa.large_list(pa.float32()), pa.list_(pa.list_(pa.float32())))
+    for kind, rows in zip(kinds, ([[1.0, 2.0]] * 4, [[[1.0], [2.0]]] * 4), strict=True):
+        pq.write_table(pa.table({"grads": pa.array(rows, type=kind)}), tmp_path / "x.parquet")
+        (view,) = open_tape(tmp_path / "x.parquet")
+        assert view.grads.tolist() == [[1.0, 2.0]] * 4
+    ragged = pa.array([[1.0], [1.0, 2.0, 3.0], [1.0, 2.0]])  # two wide on average
+    pq.write_table(pa.table({"grads": ragged}), tmp_path / "x.parquet")
+    with pytest.raises(UsageError, match="differ in length"):
+        list(open_tape(tmp_path / "x.parquet"))

@@ -62,6 +62,14 @@ def test_a_run_is_audited_by_its_directory(run, capsys):
     assert "norm" in capsys.readouterr().out
 
 
+def test_a_recorded_stream_has_the_labels_of_every_row(tmp_path, capsys):
+    words = ["train", "--dataset", "ads", "--rows", "3000", "--model", "mlp", "--stream"]
+    words += ["--batch-size", "32", "--record", "--out", str(tmp_path / "run"), "--json"]
+    assert main(words) == 0
+    assert main(["audit", str(tmp_path / "run"), "--attacks", "norm", "--json"]) == 0
+    assert "norm" in capsys.readouterr().out
+
+
 def embedded(page):
     text = page.read_text()
     start = text.index(">", text.index('id="record"')) + 1
@@ -109,6 +117,9 @@ def test_an_npz_with_labels_in_row_order(tmp_path, capsys):
         (["x.npz", "--truth", "y.npy", "--out", "no/where/a.html"], "there is no directory"),
         (["x.npz", "--truth", "short.npy"], "has 3 labels for 40 rows"),
         (["x.npz", "--truth", "y.npy", "--certificate", "y.npy"], "not a readable JSON file"),
+        (["x.npz", "--truth", "y.npy", "--certificate", "odd.json"], "holds no certificate"),
+        (["x.npz", "--truth", "y.npy", "--out", "."], "is a directory"),
+        (["x.npz", "--truth", "y.npy", "--threshold", "70"], "between 0.5 and 1"),
     ],
 )
 def test_mistakes_get_one_line_and_exit_2(tmp_path, monkeypatch, capsys, words, message):
@@ -116,6 +127,7 @@ def test_mistakes_get_one_line_and_exit_2(tmp_path, monkeypatch, capsys, words, 
     np.savez("x.npz", grads=np.random.default_rng(0).normal(size=(40, 3)))
     np.save("y.npy", np.arange(40) % 2)
     np.save("short.npy", np.arange(3) % 2)
+    Path("odd.json").write_text("[1]")
     assert main(["audit", *words]) == 2
     shown = capsys.readouterr()
     assert message in shown.err

@@ -90,4 +90,5 @@ def test_lists_and_recommendations(capsys):
     assert names == ["rr", "gaussian_labels", "rr_prior"]
     assert main(["recommend", "--target", "0.65", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["recommendations"]
-    assert found[0]["labels"] == "rr(epsilon=0.619)"
+    assert found[0]["protect"] == "marvell(sum_kl=0.0148, covariance=full)"
+    assert found[1]["labels"] == "rr(epsilon=0.619)"

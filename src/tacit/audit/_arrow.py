@@ -17,6 +17,7 @@ from tacit.rows import as_rows
 
 VERSION = 1
 DAMAGE = (pa.ArrowException, OSError, EOFError, ValueError)
+_OFFSET = 4  # text has one place more than rows, which is not counted as theirs
 _KEPT = (torch.float16, torch.float32, torch.float64)
 
 Ids = Tensor | Sequence[str] | npt.NDArray[Any]
@@ -27,12 +28,14 @@ def id_array(ids: Ids) -> npt.NDArray[Any]:
     found = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
     if found.ndim != 1 or found.dtype.kind not in "iuUO":
         raise InputError(f"ids must be [B] integers or text, got {found.dtype} {found.shape}")
+    if found.dtype.kind == "u" and bool((found >= 2**63).any()):
+        raise InputError(f"ids must be below 2**63, got {found.max()}: give them as text")
     return found.astype(np.int64) if found.dtype.kind in "iu" else found.astype(np.str_)
 
 
-def lists(values: Tensor, name: str, count: int) -> pa.Array:
+def lists(values: Tensor | npt.NDArray[Any], name: str, count: int) -> pa.Array:
     """Return rows as fixed-size lists; types that Arrow lacks become ``float32``."""
-    rows = as_rows(values.detach(), name=name).cpu()
+    rows = as_rows(torch.as_tensor(values).detach(), name=name).cpu()
     if len(rows) != count:
         raise InputError(f"{name} must have {count} rows like ids, got {len(rows)}")
     kept = rows if rows.dtype in _KEPT else rows.float()
@@ -62,11 +65,33 @@ def checksum(batch: pa.RecordBatch) -> int:
     return found % 2**64
 
 
+def sound(batch: pa.RecordBatch, notes: pa.KeyValueMetadata | None) -> bool:
+    """Whether a batch is what was written: whole columns, and the sum that was noted with it."""
+    try:
+        batch.validate()  # first: what it refuses would end the process in the next line
+        whole = batch.num_rows > 0 and all(_filled(column) for column in batch.columns)
+        noted = -1 if notes is None else int(notes.get(b"sum64", b"-1"))
+        return whole and noted == checksum(batch)
+    except (*DAMAGE, OverflowError):
+        return False
+
+
+def _filled(column: pa.Array) -> bool:
+    """Whether all of a column's memory is in use and every place has a value."""
+    flat = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
+    if column.null_count or flat.null_count:
+        return False
+    used = sum(buffer.size for buffer in flat.buffers() if buffer is not None)
+    return bool(used == flat.nbytes + _OFFSET * pa.types.is_string(flat.type))
+
+
 def read_schema(part: Path) -> pa.Schema:
     """Return the schema of a part, or say that it is none."""
     try:
         with pa.OSFile(str(part)) as file:
-            return pa.ipc.open_stream(file).schema
+            found = pa.ipc.open_stream(file).schema
+            describe(found)  # a name that is no text is damage too
+            return found
     except DAMAGE as error:
         raise UsageError(f"{part}: not an Arrow stream ({error}): remove or restore it") from None
 
@@ -83,6 +108,14 @@ def check_schema(schema: pa.Schema, part: Path, column: str) -> None:
         )
     if schema.get_field_index(column) < 0:
         raise UsageError(f"{part}: has no {column}, it has {describe(schema)}")
+    lists = {column, "embedding"} & set(schema.names)
+    whole = all(schema.get_field_index(name) >= 0 for name in ("id", "step", "epoch"))
+    if not whole or not all(_is_rows(schema.field(name).type) for name in lists):
+        raise UsageError(f"{part}: is damaged, it has {describe(schema)}: remove or restore it")
+
+
+def _is_rows(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type))
 
 
 def describe(schema: pa.Schema) -> str:
@@ -93,10 +126,10 @@ def describe(schema: pa.Schema) -> str:
 def count_rows(part: Path) -> int:
     """Return the number of rows of a part from its frames alone."""
     rows = 0
-    with pa.memory_map(str(part)) as file:
-        try:
+    try:
+        with pa.memory_map(str(part)) as file:
             for batch in pa.ipc.open_stream(file):
                 rows += batch.num_rows
-        except DAMAGE:
-            pass  # the rows after the damage are lost; reading says so
+    except DAMAGE:
+        pass  # the rows after the damage are lost; reading says so
     return rows

@@ -24,6 +24,7 @@ _ALIASES = {"grad": "grads", "gradients": "grads", "embedding": "embeddings", "i
             "steps": "step", "epochs": "epoch"}  # fmt: skip
 _STEP_ROWS = 1024
 _CHUNK = 8192
+_DOUBLE = 8  # bytes; no attack computes with more
 
 
 @final
@@ -68,12 +69,12 @@ class ColumnTape(Recording):
 
     def __iter__(self) -> Iterator[View]:
         """Yield one view per step, oldest first."""
-        cutter = _Cutter(stepwise=self._stepwise)
+        cutter = _Cutter(stepwise=self._stepwise, source=self.source)
         row = 0
         for chunk in self._chunks():
             known = _known(chunk, self.source)
             row += len(known["grads"])
-            yield from map(self._view, cutter.add(known))
+            yield from map(self._view, cutter.add(known) if len(known["grads"]) else ())
         if not row:
             raise UsageError(f"{self.source}: holds no rows: record some steps first")
         yield from map(self._view, cutter.rest())
@@ -101,7 +102,8 @@ class ViewTape(Recording):
 
     def __init__(self, views: Iterable[View]) -> None:
         super().__init__("the views given")
-        self._views = views
+        # What can be passed over only once is kept: an audit takes two passes.
+        self._views = list(views) if isinstance(views, Iterator) else views
 
     def __iter__(self) -> Iterator[View]:
         """Yield one view per step, oldest first."""
@@ -111,7 +113,15 @@ class ViewTape(Recording):
             place, epoch = (0, view.epoch) if view.epoch != epoch else (place, epoch)
             ids = torch.arange(place, place + len(view.grads)) if view.ids is None else view.ids
             place += len(view.grads)
-            yield replace(view, ids=ids, step=step if view.step is None else view.step)
+            if len(ids) != len(view.grads):
+                raise UsageError(f"view {step} has {len(view.grads)} grads and {len(ids)} ids")
+            yield replace(
+                view,
+                grads=view.grads.detach(),
+                ids=ids,
+                step=step if view.step is None else view.step,
+                epoch=view.epoch or 0,
+            )
         if not found:
             raise UsageError("the tape holds no views: record some steps first")
 
@@ -120,8 +130,11 @@ class ViewTape(Recording):
 class _Cutter:
     """Cuts rows into steps: where step or epoch changes, or an id comes again."""
 
-    def __init__(self, *, stepwise: bool) -> None:
+    def __init__(self, *, stepwise: bool, source: str) -> None:
         self._stepwise = stepwise
+        self._source = source
+        self._done: set[tuple[int, int]] = set()
+        self._row = 0
         self._kept: list[Columns] = []
         self._count, self._step, self._epoch, self._place = 0, 0, 0, 0
         self._seen: set[object] = set()
@@ -135,7 +148,9 @@ class _Cutter:
             part = {name: values[start:end] for name, values in columns.items()}
             if self._kept and _place(self._kept[0]) != _place(part):
                 yield from self.rest()
+            self._check_order(part, self._row + start)
             self._kept.append(part)
+        self._row += len(columns["step"])
         if self._stepwise:
             yield from self.rest()
 
@@ -143,7 +158,16 @@ class _Cutter:
         """Yield the step that is still open."""
         if self._kept:
             kept, self._kept = self._kept, []
+            self._done.add(_place(kept[0]))
             yield {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
+
+    def _check_order(self, columns: Columns, row: int) -> None:
+        if not self._stepwise and _place(columns) in self._done:
+            epoch, step = _place(columns)
+            raise UsageError(
+                f"{self._source}: step {step} of epoch {epoch} goes on in row {row}, after another "
+                "one: sort the rows by epoch and step, or give the epoch"
+            )
 
     def _numbered(self, columns: Columns) -> Columns:
         """Return the columns with ids, steps and epochs filled in where they are missing."""
@@ -192,15 +216,50 @@ def _known(columns: Mapping[str, Array], source: str) -> dict[str, Array]:
     found = {canonical(n): v for n, v in columns.items() if canonical(n) in NAMES}
     if "grads" not in found:
         raise UsageError(f"{source}: has no grads, only {', '.join(columns) or 'nothing'}")
-    if found["grads"].dtype.kind != "f":
-        raise UsageError(f"{source}: grads must be floats, got {found['grads'].dtype}")
+    grads = found["grads"]
+    if grads.dtype.kind != "f":
+        raise UsageError(f"{source}: grads must be floats, got {grads.dtype}: convert to float32")
+    if grads.ndim == 0 or 0 in grads.shape[1:]:
+        raise UsageError(f"{source}: grads must be [N, ...], got shape {grads.shape}")
     for name, values in found.items():
-        if values.ndim == 0 or len(values) != len(found["grads"]):
+        if values.ndim == 0 or len(values) != len(grads):
             raise UsageError(
-                f"{source}: {name} must have {len(found['grads'])} rows like grads, "
-                f"got shape {values.shape}"
+                f"{source}: {name} must have {len(grads)} rows like grads, got shape {values.shape}"
             )
+        found[name] = _checked(name, values, source)
     return found
+
+
+def _checked(name: str, values: Array, source: str) -> Array:
+    """Return a column in the type that it is used in, or say what is wrong with it."""
+    if name in ("grads", "embeddings"):
+        if values.dtype.kind not in "fiu":
+            raise UsageError(f"{source}: {name} must be floats, got {values.dtype}")
+        exact = values.dtype.kind == "f" and values.dtype.itemsize <= _DOUBLE
+        return values if exact else values.astype(np.float64)
+    if values.ndim != 1:
+        raise UsageError(f"{source}: {name} must be [N], one for each row, got {values.shape}")
+    if values.dtype.kind == "S" and name == "ids":
+        return np.char.decode(values, "utf-8", "replace")
+    if values.dtype.kind in "UO" and name == "ids":
+        return values
+    odd = _odd(values)
+    if odd is not None:
+        more = " or text" if name == "ids" else ""
+        raise UsageError(
+            f"{source}: {name} must be 64-bit integers{more}, got {values[odd]} in row {odd}"
+        )
+    return values.astype(np.int64)
+
+
+def _odd(values: Array) -> int | None:
+    """Return the first row that holds no 64-bit integer."""
+    if values.dtype.kind in "ib":
+        return None
+    if values.dtype.kind not in "uf":
+        return 0
+    fits = (values < 2**63) & (values == np.floor(values)) & (values >= -(2**63))
+    return None if fits.all() else int(fits.argmin())
 
 
 def _place(columns: Columns) -> tuple[int, int]:
@@ -213,4 +272,5 @@ def canonical(name: str) -> str:
 
 
 def _tensor(values: Array) -> torch.Tensor:
-    return torch.from_numpy(np.array(values))
+    found = torch.from_numpy(np.array(values))
+    return found if found.dim() > 1 else found[:, None]

@@ -40,7 +40,8 @@ def exposed(
         return
     kept = torch.ones(len(labels), dtype=torch.bool)
     kept[known.hints] = False
-    yield scores[kept], labels[kept]
+    if bool(kept.any()):
+        yield scores[kept], labels[kept]
 
 
 def part_of(view: View, rows: Tensor) -> View:
@@ -60,6 +61,8 @@ def _halves(
     order = torch.randperm(len(labels), generator=rng)
     one, two = order[: len(order) // 2], order[len(order) // 2 :]
     for seen, rows in ((one, two), (two, one)):
+        if len(seen) == 0 or len(rows) == 0:
+            continue
         try:
             known = _informed(attack, part_of(view, seen), labels[seen], rng)
         except KnowledgeError:

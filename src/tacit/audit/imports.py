@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from tacit.errors import UsageError
 __all__ = ["load_array", "open_tape"]
 
 _CHUNK = 8192
-_EMPTY: Array = np.empty(0)
+_SINGLE = 4  # bytes; shorter floats are not all known to numpy
 
 
 def open_tape(path: Path | str, *, layer: str | None = None) -> Recording:
@@ -40,17 +41,18 @@ def open_tape(path: Path | str, *, layer: str | None = None) -> Recording:
     if place.is_dir():
         return _folder(place)
     openers = {".npz": _npz, ".npy": _npy, ".parquet": _parquet, ".pt": _torch_file}
-    if place.suffix not in openers:
+    kind = place.suffix.lower()
+    if kind not in openers:
         known = ", ".join(openers)
         raise UsageError(f"{path}: a tape is a folder or one of {known}, got {place.suffix!r}")
-    return openers[place.suffix](place)
+    return openers[kind](place)
 
 
 def _npz(path: Path) -> ColumnTape:
     try:
         with np.load(path, allow_pickle=False) as file:
             columns = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UsageError(f"{path}: not a readable .npz file ({error}): save it again") from None
     return ColumnTape.of(columns, source=str(path))
 
@@ -79,26 +81,29 @@ def _parquet(path: Path) -> ColumnTape:
 
 def _folder(path: Path) -> ColumnTape:
     """Return whole columns (``grads.npy`` and so on), or one file or set of files per step."""
-    if (path / "grads.npy").exists():
-        files = {p.stem: p for p in path.glob("*.npy") if canonical(p.stem) in NAMES}
+    files = {p.stem: p for p in sorted(path.glob("*.npy")) if canonical(p.stem) in NAMES}
+    if "grads" in map(canonical, files):
         return ColumnTape.of({n: load_array(p) for n, p in files.items()}, source=str(path))
     steps: dict[tuple[str, ...], dict[str, Path]] = {}
-    for file in sorted(path.iterdir(), key=lambda p: _natural(p.stem)):
-        if file.suffix in (".npy", ".pt"):
-            column, key = _split(file)
-            steps.setdefault(key, {})[column] = file
+    found = [p for p in path.iterdir() if p.suffix in (".npy", ".pt")]
+    # Beside grads_7, step_7 is a column; on its own, it is what was seen in step 7.
+    columns = NAMES if any(_split(p, NAMES[:1])[1] != (p.stem,) for p in found) else NAMES[:3]
+    for file in sorted(found, key=lambda p: _natural(p.stem)):
+        column, key = _split(file, columns)
+        steps.setdefault(key, {})[column] = file
     if not steps:
         raise UsageError(f"{path}: neither a tape nor a folder of .npy or .pt files")
 
     def chunks() -> Iterator[Columns]:
         for files in steps.values():
-            columns: dict[str, Array] = {}
+            step: dict[str, Array] = {}
             for column, file in files.items():
-                loaded = _torch_columns(file) if file.suffix == ".pt" else {}
-                columns |= loaded if len(loaded) > 1 else {
-                    column: loaded.get("grads", _EMPTY) if loaded else load_array(file)
-                }  # fmt: skip
-            yield _spread(columns)
+                step |= (
+                    _torch_columns(file, column)
+                    if file.suffix == ".pt"
+                    else {column: load_array(file)}
+                )
+            yield _spread(step)
 
     return ColumnTape(chunks, source=str(path), steps_are_chunks=True)
 
@@ -109,10 +114,10 @@ def _spread(columns: Columns) -> Columns:
     return {n: np.full(count, v) if np.ndim(v) == 0 else v for n, v in columns.items()}
 
 
-def _split(file: Path) -> tuple[str, tuple[str, ...]]:
+def _split(file: Path, columns: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return the column and the step that a file's name speaks of: ``grads_0012`` and the like."""
     found = re.fullmatch(r"([A-Za-z]+)[-_.]?(\d+)", file.stem)
-    if found and canonical(found.group(1)) in NAMES:
+    if found and canonical(found.group(1)) in columns:
         return canonical(found.group(1)), (found.group(2).zfill(20),)
     return "grads", (file.stem,)
 
@@ -125,35 +130,53 @@ def load_array(path: Path) -> Array:
     """Return an array that stays on disk until its rows are read; nothing in it can execute."""
     try:
         found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"{path}: not a readable .npy file ({error}): save it again") from None
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = "it is no array" if "pickle" in str(error) else error
+        raise UsageError(f"{path}: not a readable .npy file ({reason}): save it again") from None
+    if not isinstance(found, np.ndarray):
+        raise UsageError(f"{path}: holds several arrays, not one: save the one that is meant")
     return found
 
 
-def _torch_columns(path: Path) -> dict[str, Array]:
+def _torch_columns(path: Path, alone: str = "grads") -> dict[str, Array]:
+    """Return the columns in a file; a tensor on its own is the one that is named."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a foreign file makes the loader raise
         reason = str(error).split("\n", 1)[0][:120]
         raise UsageError(f"{path}: not tensors alone ({reason}): save plain tensors") from None
     if isinstance(found, torch.Tensor):
-        found = {"grads": found}
+        found = {alone: found}
     if not isinstance(found, dict):
         raise UsageError(f"{path}: holds a {type(found).__name__}, not a tensor or a dict of them")
-    return {str(name): _plain(value) for name, value in found.items()}
+    known = {str(name): value for name, value in found.items() if canonical(str(name)) in NAMES}
+    return {
+        name: _plain(value) for name, value in (known or dict.fromkeys(map(str, found))).items()
+    }
 
 
 def _plain(value: object) -> Array:
     if isinstance(value, torch.Tensor):
-        value = value.detach()
-        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        value = value.detach().to_dense() if value.layout != torch.strided else value.detach()
+        small = value.is_floating_point() and value.dtype.itemsize < _SINGLE
+        return (value.float() if small else value).numpy()
     return np.asarray(value)
 
 
 def _matrix(column: pa.Array, path: Path, name: str) -> Array:
-    if not pa.types.is_list(column.type) and not pa.types.is_fixed_size_list(column.type):
+    if not _is_list(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False))
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    if len(column) == 0 or len(flat) % len(column):
-        raise UsageError(f"{path}: the rows of {name} differ in length: a cut has one width")
-    return np.asarray(flat).reshape(len(column), -1)
+    count = len(column)
+    while _is_list(column.type):
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+        if len(lengths) == 0 or not (lengths == lengths[0]).all():
+            raise UsageError(f"{path}: the rows of {name} differ in length: a cut has one width")
+        column = column.flatten()
+    return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(count, -1)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

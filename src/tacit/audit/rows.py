@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
@@ -16,7 +16,7 @@ from tacit.audit.traces import Pool, Trace
 from tacit.audit.truth import Truth
 from tacit.audit.verdict import Judgement, judge, remedy
 from tacit.audit.window import Window
-from tacit.measure import LeakMeter, auc, auc_bound, gaussian_auc
+from tacit.measure import LeakMeter, auc, auc_bound, clustering_accuracy, gaussian_auc
 from tacit.types import Certificate
 
 __all__ = ["Claim", "row_of", "supervised_row"]
@@ -50,12 +50,14 @@ class Claim:
             return None
         return auc_bound(total)
 
-    def reference(self, epochs: int) -> list[dict[str, float]]:
+    def reference(self, epochs: Sequence[int]) -> list[dict[str, float]]:
         """Return bound and reference value after each epoch: the divergence adds up."""
         if self._sum_kl(1) is None:
             return []
-        each = self.releases / epochs  # below one where batches are full and the rest is dropped
-        totals = [(epoch, self._sum_kl(each * (epoch + 1)) or 0.0) for epoch in range(epochs)]
+        each = self.releases / len(
+            epochs
+        )  # below one where batches are full and the rest is dropped
+        totals = [(e, self._sum_kl(each * n) or 0.0) for n, e in enumerate(epochs, start=1)]
         return [{"epoch": epoch, "gaussian_auc": gaussian_auc(total), "auc_bound": auc_bound(total)}
                 for epoch, total in totals]  # fmt: skip
 
@@ -111,7 +113,7 @@ def supervised_row(
     meter.add(scores, labels)
     pool = Pool.of(meter, seed)
     # Folds that share their training rows spread wider than independent scores would.
-    pool = replace(pool, null_high=0.5 + math.sqrt(2) * (pool.null_high - 0.5))
+    pool = replace(pool, null_high=min(1.0, 0.5 + math.sqrt(2) * (pool.null_high - 0.5)))
     row |= _measured(pool, baseline, None, threshold, remedy(str(attack), claim.spec))
     return row, (scores.numpy(), labels.numpy().astype(np.float64))
 
@@ -160,12 +162,31 @@ def _measured(
 
 
 def _many_classes(row: dict[str, Any], truth: Truth) -> dict[str, Any]:
-    """Judge a clustering by what naming every example after the largest class gets right."""
-    right = row["clustering_accuracy"]
+    """Judge a sorting by what naming every example after the largest class gets right.
+
+    Groups that know nothing get more right than that when they are named with the labels at hand.
+    """
+    right, count = row["clustering_accuracy"], row["examples"] or len(truth.labels)
     share = float(np.bincount(truth.labels).max() / len(truth.labels))
-    spread = 3.3 * math.sqrt(share * (1 - share) / len(truth.labels))
-    if right > share + spread:
-        found = Judgement("leaks", f"{right:.1%} sorted right, {share:.1%} by the largest class")
-    else:
+    named = 0.0 if row["leak_auc"] is not None else _naming_gain(truth)
+    limit = share + named + 3.3 * math.sqrt(share * (1 - share) / count)
+    low = right - 1.96 * math.sqrt(right * (1 - right) / count)
+    seen = f"{right:.1%} sorted right, {limit:.1%} at most by chance"
+    if right <= limit:
         found = Judgement("nothing found", f"{right:.1%} sorted right, no more than by chance")
-    return row | {"verdict": found.text, "state": found.state}
+    elif low <= limit:
+        found = Judgement("unknown", f"{seen}: record more steps to decide")
+    else:
+        found = Judgement("leaks", seen)
+    return row | {"verdict": found.text, "state": found.state, "examples": count}
+
+
+def _naming_gain(truth: Truth) -> float:
+    """Return what the best naming adds to groups of equal size that were drawn at random."""
+    rng = np.random.default_rng(0)
+    size = len(truth.labels)
+    drawn = [
+        clustering_accuracy(rng.integers(0, truth.classes, size=size), truth.labels)
+        for _ in range(5)
+    ]
+    return float(np.mean(drawn)) - 1 / truth.classes

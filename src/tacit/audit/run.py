@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from torch import Tensor
+
 from tacit.attack import Attack
 from tacit.attack import get as get_attack
 from tacit.audit.columns import ViewTape
@@ -18,7 +20,7 @@ from tacit.audit.traces import Trace, trace_of
 from tacit.audit.truth import Labels, Survey, Truth, survey
 from tacit.audit.verdict import advice, headline, severity
 from tacit.audit.window import Features, Window, baseline_of, read_features
-from tacit.errors import KnowledgeError
+from tacit.errors import KnowledgeError, UsageError
 from tacit.types import Certificate, Known, Tape
 
 __all__ = ["ATTACKS", "run_audit"]
@@ -80,6 +82,7 @@ def run_audit(
     >>> result.worst()["attack"], result.worst()["leak_auc"], result.worst()["state"]
     ('norm', 1.0, 'leaks')
     """
+    _check_settings(threshold, seconds, seed)
     recording = _recording(tape)
     tell = progress or (lambda _what, _done, _of: None)
     tell("reading", 0, 1)
@@ -127,7 +130,7 @@ class _Audit:
         ]
         window = self._play(traces)
         self.tell("prediction baseline", 0, 1)
-        base, after = self._baselines(window, features)
+        base, after = self._baselines(window, features, skipped)
         rows, samples = [], {}
         for trace in traces:
             row = row_of(
@@ -140,10 +143,14 @@ class _Audit:
             samples[row["attack"]] = trace.sample()
         for attack in trained:
             self.tell(str(attack), 0, 1)
-            row, sample = supervised_row(
-                attack, window, self.claim, baseline=base, threshold=self.threshold,
-                truth=self.truth, seed=self.seed,
-            )  # fmt: skip
+            try:
+                row, sample = supervised_row(
+                    attack, window, self.claim, baseline=base, threshold=self.threshold,
+                    truth=self.truth, seed=self.seed,
+                )  # fmt: skip
+            except UsageError as error:  # too few rows of a class to train on
+                skipped.append({"attack": str(attack), "reason": str(error)})
+                continue
             rows.append(row)
             samples[row["attack"]] = sample
         return self._result(rows, traces, samples, skipped, base, after)
@@ -171,7 +178,7 @@ class _Audit:
             trace.end_epoch(epoch, self.truth)
 
     def _baselines(
-        self, window: Window, features: Features | None
+        self, window: Window, features: Features | None, skipped: list[dict[str, str]]
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """Return what features predict, and beside it what the trained embeddings predict."""
         first = window.first_embeddings()
@@ -182,11 +189,21 @@ class _Audit:
                 *read_features(features, self.truth), origin="features", seed=self.seed
             )
         elif first is not None:
-            base = baseline_of(*first, origin="embeddings of the first epoch", seed=self.seed)
+            base = self._baseline(*first, "embeddings of the first epoch", skipped)
         if view.embeddings is not None and self.found.epochs > 1:
             sent = view.embeddings.flatten(1)
-            after = baseline_of(sent, labels, origin="embeddings of the last epoch", seed=self.seed)
+            after = self._baseline(sent, labels, "embeddings of the last epoch", skipped)
         return base, after
+
+    def _baseline(
+        self, features: Tensor, labels: Tensor, origin: str, skipped: list[dict[str, str]]
+    ) -> dict[str, Any] | None:
+        """Return what embeddings predict; a few rows, or rows of one class, say nothing."""
+        try:
+            return baseline_of(features, labels, origin=origin, seed=self.seed)
+        except UsageError as error:
+            skipped.append({"attack": f"baseline from {origin}", "reason": str(error)})
+            return None
 
     def _result(
         self,
@@ -218,7 +235,7 @@ class _Audit:
                 "epochs": {
                     str(t.attack): [asdict(e) for e in t.epochs] for t in traces if t.epochs
                 },
-                "reference": self.claim.reference(self.found.epochs),
+                "reference": self.claim.reference(self.found.numbers),
                 "curves": {n: roc(*s) for n, s in samples.items() if binary},
                 "histograms": {n: histogram(*s) for n, s in samples.items() if binary},
                 "advice": advice(rows, spec=self.claim.spec, baseline=base is not None),
@@ -239,6 +256,15 @@ class _Audit:
         }
 
 
+def _check_settings(threshold: float | None, seconds: float, seed: int) -> None:
+    if threshold is not None and not 0.5 <= threshold <= 1:
+        raise UsageError(f"threshold {threshold:g}: a leak AUC is between 0.5 and 1")
+    if not seconds > 0:
+        raise UsageError(f"seconds {seconds:g}: each attack needs some time, such as 120")
+    if seed < 0:
+        raise UsageError(f"seed {seed}: must be 0 or more")
+
+
 def _recording(tape: Tape | Path | str) -> Recording:
     if isinstance(tape, Recording):
         return tape
@@ -250,7 +276,8 @@ def _choose(
 ) -> tuple[list[Attack], list[dict[str, str]]]:
     """Return the attacks to run, and why others are left out; one that was asked for must run."""
     chosen, skipped = [], []
-    for attack in {str(a): a for a in map(get_attack, asked or ATTACKS)}.values():
+    wanted = ATTACKS if asked is None else [asked] if isinstance(asked, str) else asked
+    for attack in {str(a): a for a in map(get_attack, wanted)}.values():
         reason = _unfit(attack, found, truth)
         if reason is None:
             chosen.append(attack)

@@ -40,6 +40,7 @@ from tacit.audit._arrow import (
     lists,
     read_schema,
     row_tensor,
+    sound,
 )
 from tacit.errors import InputError, UsageError
 from tacit.types import View
@@ -79,11 +80,15 @@ class Recording(ABC):
 class RecordedTape(Recording):
     """Reads a tape from disk.
 
-    A batch whose checksum is wrong is left out; where a file breaks off, what came before counts.
+    A batch whose checksum is wrong is left out; where a file breaks off, what came before counts,
+    be it that a file has only just begun.
 
     Args:
         path: the tape's folder.
         layer: read the gradients at this layer of the feature party instead of those at the cut.
+
+    Attributes:
+        schema: the columns, as the first readable part has them.
     """
 
     def __init__(self, path: Path | str, *, layer: str | None = None) -> None:
@@ -92,8 +97,17 @@ class RecordedTape(Recording):
         if not self._parts:
             raise UsageError(f"{path}: not a tape: there is no part-00000.arrows in it")
         self._column = "grad" if layer is None else f"layer:{layer}"
-        for part in self._parts:
-            check_schema(read_schema(part), part, self._column)
+        found = [schema for part in self._parts if (schema := self._checked(part)) is not None]
+        self.schema = found[0] if found else read_schema(self._parts[0])  # says what is wrong
+
+    def _checked(self, part: Path) -> pa.Schema | None:
+        """Return the schema of a part if it fits, or None where the part breaks off in it."""
+        try:
+            found = read_schema(part)
+        except UsageError:
+            return None
+        check_schema(found, part, self._column)
+        return found
 
     def __iter__(self) -> Iterator[View]:
         """Yield one view per step, oldest first."""
@@ -126,7 +140,7 @@ class RecordedTape(Recording):
                 except DAMAGE:
                     self.damaged += 1  # what follows a broken frame cannot be found again
                     return
-                if notes is None or int(notes.get(b"sum64", b"-1")) != checksum(batch):
+                if not sound(batch, notes):
                     self.damaged += 1
                     continue
                 yield batch
@@ -158,25 +172,31 @@ class TapeWriter:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        if self.path.exists() and not is_tape(self.path) and any(self.path.iterdir()):
+        if self.path.is_dir() and not is_tape(self.path) and any(self.path.iterdir()):
             raise UsageError(f"{path}: the folder holds something else: choose another name")
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be made: {error.strerror}") from None
         self._sink: pa.OSFile | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._schema: pa.Schema | None = None
         self._clock = _Clock()
         if is_tape(self.path):
-            self._schema = read_schema(next(iter(sorted(self.path.glob("part-*.arrows")))))
-            for view in RecordedTape(self.path):
+            tape = RecordedTape(self.path)
+            self._schema = tape.schema
+            for view in tape:
                 assert view.ids is not None  # noqa: S101 - the reader sets them
                 self._clock.next(view.ids.tolist(), view.step, view.epoch)
+            if tape.names is not None:
+                self._clock.name(list(tape.names))
 
     def append(
         self,
         ids: Ids,
-        grads: Tensor,
+        grads: Tensor | npt.NDArray[Any],
         *,
-        embeddings: Tensor | None = None,
+        embeddings: Tensor | npt.NDArray[Any] | None = None,
         step: int | None = None,
         epoch: int | None = None,
         layers: Mapping[str, Tensor] | None = None,
@@ -189,15 +209,17 @@ class TapeWriter:
         names = id_array(ids)
         columns = {"grad": grads, "embedding": embeddings}
         columns |= {f"layer:{name}": values for name, values in (layers or {}).items()}
+        rows = {n: lists(v, n, len(names)) for n, v in columns.items() if v is not None}
+        if "grad" not in rows:
+            raise InputError("grads must be a tensor [B, ...], got None: call retain_grad() on it")
+        # Only now: a step that is refused must not count.
         step, epoch = self._clock.next(names.tolist(), step, epoch)
         arrays = {
             "id": pa.array(names),
             "step": pa.array(np.full(len(names), step, dtype=np.int64)),
             "epoch": pa.array(np.full(len(names), epoch, dtype=np.int32)),
+            **rows,
         }
-        for name, values in columns.items():
-            if values is not None:
-                arrays[name] = lists(values, name, len(names))
         self._write(pa.RecordBatch.from_pydict(arrays, metadata={"tacit_tape": str(VERSION)}))
 
     def _write(self, batch: pa.RecordBatch) -> None:
@@ -210,7 +232,8 @@ class TapeWriter:
         if self._sink is not None and self._sink.tell() > _PART_BYTES:
             self.close()
         if self._writer is None:
-            number = len(list(self.path.glob("part-*.arrows")))
+            parts = sorted(self.path.glob("part-*.arrows"))
+            number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
             self._sink = pa.OSFile(str(self.path / f"part-{number:05d}.arrows"), "wb")
             self._writer = pa.ipc.new_stream(self._sink, batch.schema)
         self._writer.write_batch(batch, custom_metadata={"sum64": str(checksum(batch))})
@@ -251,6 +274,10 @@ class _Clock:
             self._seen.clear()
         self._seen.update(ids)
         return self._step, self._epoch
+
+    def name(self, names: list[str]) -> None:
+        """Go on with the text of the ids that were counted by their codes."""
+        self._seen = {names[code] for code in self._seen if isinstance(code, int)}
 
 
 def is_tape(path: Path) -> bool:

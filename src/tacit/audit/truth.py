@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from tacit.types import View
 
 __all__ = ["Survey", "Truth", "survey"]
 
+_LARGEST = 2**63 - 1
+
 Labels = Path | str | Mapping[Any, int] | Tensor | npt.NDArray[Any]
 
 
@@ -32,6 +35,7 @@ class Survey:
     examples: int
     steps: int
     epochs: int
+    numbers: tuple[int, ...]
     width: int
     embeddings: bool
 
@@ -44,13 +48,13 @@ class Survey:
 def survey(tape: Recording) -> Survey:
     """Read a tape once: count, and refuse what no attack can work on."""
     ids: list[Tensor] = []
-    epochs: set[int | None] = set()
+    epochs: dict[int, None] = {}  # in the order in which they come
     width, sent, count = None, True, 0
     for view in tape:
         _check_view(view, tape.source, count, width)
         assert view.ids is not None  # noqa: S101 - recordings have them
         ids.append(view.ids)
-        epochs.add(view.epoch)
+        epochs[view.epoch or 0] = None
         count += len(view.ids)
         width = view.grads[0].numel()
         sent = sent and view.embeddings is not None
@@ -60,6 +64,7 @@ def survey(tape: Recording) -> Survey:
         examples=len(np.unique(rows)),
         steps=len(ids),
         epochs=len(epochs),
+        numbers=tuple(epochs),
         width=width or 0,
         embeddings=sent,
     )
@@ -113,14 +118,15 @@ class Truth:
         """
         source = str(given) if isinstance(given, Path | str) else "the labels given"
         if isinstance(given, Mapping):
-            pairs: dict[Any, float] = {k: float(v) for k, v in given.items()}
-        elif isinstance(given, Path | str) and Path(given).suffix == ".csv":
+            numbers = _numbers(np.array(list(given.values())), source)
+            pairs: dict[Any, float] = dict(zip(given, numbers.tolist(), strict=True))
+        elif isinstance(given, Path | str) and Path(given).suffix.lower() == ".csv":
             pairs = _read_csv(Path(given), text=tape.names is not None)
         else:
             values = load_array(Path(given)) if isinstance(given, Path | str) else given
             return cls._aligned(np.asarray(values), tape, found, source)
         names = tape.names or {}
-        coded = {names.get(str(k), -1) if names else int(k): v for k, v in pairs.items()}
+        coded = {names.get(str(k), -1) if names else _whole(k, source): v for k, v in pairs.items()}
         ids = np.array(sorted(coded), dtype=np.int64)
         labels = np.array([coded[i] for i in ids.tolist()])
         return cls._checked(ids, labels, tape, found, source)
@@ -131,6 +137,7 @@ class Truth:
     ) -> Truth:
         if values.ndim != 1:
             raise UsageError(f"{source}: labels must be [N], got shape {values.shape}")
+        values = _numbers(values, source)
         if len(values) != len(found.rows):
             if int(found.rows.min()) < 0 or int(found.rows.max()) >= len(values) or tape.names:
                 raise UsageError(
@@ -170,24 +177,63 @@ class Truth:
                 f"{source}: {len(missing)} of {len(wanted)} ids of {tape.source} have no label "
                 f"here, the first is {example!r}: give the labels of the same ids"
             )
-        kept = labels[place].astype(np.float64)
-        if not np.array_equal(kept, kept.astype(np.int64)) or kept.min() < 0:
-            odd = kept[(kept != np.floor(kept)) | (kept < 0)][0]
-            raise UsageError(f"{source}: labels must be 0, 1, ..., got {odd:g}: map them first")
-        if len(np.unique(kept)) < 2:
+        kept = _classes(_numbers(labels[place], source), source)
+        if kept.min() == kept.max():
             raise UsageError(
-                f"{source}: all examples of {tape.source} have label {kept[0]:g}: "
+                f"{source}: all examples of {tape.source} have label {kept[0]}: "
                 "there is nothing to tell apart"
             )
-        return cls(ids=wanted, labels=kept.astype(np.int64), source=source)
+        return cls(ids=wanted, labels=kept, source=source)
+
+
+def _whole(name: object, source: str) -> int:
+    """Return an id that labels are given for as an integer; one too large can match nothing."""
+    try:
+        found = int(str(name))
+    except ValueError:
+        raise UsageError(f"{source}: id {name!r}: the tape's ids are integers") from None
+    return found if abs(found) < _LARGEST else _LARGEST
+
+
+def _numbers(labels: npt.NDArray[Any], source: str) -> npt.NDArray[np.float64]:
+    """Return labels as numbers, all of them finite."""
+    try:
+        found = labels.astype(np.float64)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{source}: labels must be 0, 1, ..., got {labels.dtype}: map them first"
+        ) from None
+    odd = ~np.isfinite(found)
+    if odd.any():
+        row = int(odd.argmax())
+        raise UsageError(f"{source}: label {found[row]:g} in row {row}: labels are 0, 1, ...")
+    return found
+
+
+def _classes(labels: npt.NDArray[np.float64], source: str) -> npt.NDArray[np.int64]:
+    """Return labels as classes; of several, none may be missing in between."""
+    odd = (labels != np.floor(labels)) | (labels < 0)
+    if odd.any():
+        raise UsageError(
+            f"{source}: labels must be 0, 1, ..., got {labels[odd][0]:g}: map them first"
+        )
+    found = np.unique(labels)
+    if len(found) > 1 and not np.array_equal(found, np.arange(len(found))):
+        gap = int(np.argmax(found != np.arange(len(found))))
+        raise UsageError(
+            f"{source}: {len(found)} classes must be 0 to {len(found) - 1}, got {found[gap]:g} but "
+            f"no {gap}: map them first"
+        )
+    return labels.astype(np.int64)
 
 
 def _read_csv(path: Path, *, text: bool) -> dict[Any, float]:
     """Return the labels of a file with the header ``id,label``."""
     pairs: dict[Any, float] = {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
+            reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
             if not {"id", "label"} <= set(reader.fieldnames or ()):
                 raise UsageError(
                     f"{path}: the header must be id,label, got {','.join(reader.fieldnames or ())}"
@@ -207,7 +253,10 @@ def _read_csv(path: Path, *, text: bool) -> dict[Any, float]:
 
 def _pair(line: dict[str, Any], path: Path, number: int, *, text: bool) -> tuple[Any, float]:
     try:
-        return line["id"] if text else int(line["id"]), float(line["label"])
+        name, label = line["id"] if text else int(line["id"]), float(line["label"])
+        if name is None or not math.isfinite(label):
+            raise ValueError
+        return name, label
     except (TypeError, ValueError):
         raise UsageError(
             f"{path}: line {number}: id {line['id']!r} with label {line['label']!r}: "

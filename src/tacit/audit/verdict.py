@@ -40,11 +40,21 @@ def judge(
     The limit is the threshold asked for, or what features alone predict, or the band of noise.
     """
     seen = f"measured {leak:.3f} [{low:.3f}, {high:.3f}]"
-    if bound is not None and low > bound:
+    broken = bound is not None and low > bound
+    if broken and leak > null_high:
         return Judgement("leaks", f"claimed at most {bound:.3f}, {seen}: {remedy}")
-    if leak <= null_high:
-        return Judgement("nothing found", f"{seen}, inside the band of noise up to {null_high:.3f}")
     limit, name = _limit(null_high, baseline, threshold)
+    if leak <= null_high:
+        band = f"{seen}, inside the band of noise up to {null_high:.3f}"
+        if null_high >= 1:
+            return Judgement("unknown", f"{band}: too few examples, record more steps to decide")
+        if broken:
+            limit, name = bound or 0.0, "the claim of"
+        elif threshold is None or high <= threshold:
+            return Judgement("nothing found", band)
+        return Judgement(
+            "unknown", f"{band}, and reaching beyond {name} {limit:.3f}: record more steps"
+        )
     if low > limit:
         return Judgement("leaks", f"{seen}, above {name} {limit:.3f}: {remedy}")
     if high <= limit:

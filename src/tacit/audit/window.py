@@ -57,8 +57,14 @@ class Window:
             self._first_size += len(labels)
 
     def latest(self) -> tuple[View, Tensor]:
-        """Return the rows of the last epoch that are in the window, as one view."""
-        last = self._latest[-1][0].epoch
+        """Return the rows of the last epoch that are in the window, as one view.
+
+        An epoch that has just begun is too little to judge by: the one before it counts instead.
+        """
+        sizes: dict[int | None, int] = {}
+        for view, labels in self._latest:
+            sizes[view.epoch] = sizes.get(view.epoch, 0) + len(labels)
+        last = [epoch for epoch, size in sizes.items() if 2 * size >= max(sizes.values())][-1]
         views = [(view, labels) for view, labels in self._latest if view.epoch == last]
         sent = [view.embeddings for view, _ in views if view.embeddings is not None]
         joined = View(

@@ -12,6 +12,7 @@ import tacit
 from tacit.cli.audit import audit
 from tacit.cli.data import app as data_app
 from tacit.cli.demo import demo
+from tacit.cli.keys import app as keys_app
 from tacit.cli.listing import app as list_app
 from tacit.cli.recommend import recommend
 from tacit.cli.report import report
@@ -34,6 +35,7 @@ app.command()(report)
 app.command()(recommend)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
+app.add_typer(keys_app, name="keys")
 
 
 def _show_version(wanted: bool) -> None:

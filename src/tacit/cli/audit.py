@@ -49,6 +49,8 @@ def audit(
     tape, truth, certificate = _places(tape, truth, certificate)
     if out is not None and not out.resolve().parent.is_dir():
         raise UsageError(f"--out {out}: there is no directory {out.parent}")
+    if out is not None and out.is_dir():
+        raise UsageError(f"--out {out}: is a directory: name a file in it")
     result = audit_tape(
         tape,
         truth,
@@ -169,13 +171,20 @@ def claim_of(path: Path | None) -> dict[str, Any] | None:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UsageError(f"--certificate {path}: not a readable JSON file: {error}") from None
-    claim = found.get("certificate", found) if isinstance(found, dict) else None
-    if claim is not None and "sum_kl" not in claim:
+    found = found if isinstance(found, dict) else {"certificate": found or 0}
+    claim, mean = found.get("certificate", found), found.get("sum_kl_per_release")
+    if claim is not None and not _is_claim(claim):
         raise UsageError(f"--certificate {path}: holds no certificate: give a run's results.json")
-    mean = found.get("sum_kl_per_release")
     # The last release's certificate, with the divergence of all releases on average.
     return (
         claim
         if claim is None or mean is None
         else {**claim, "sum_kl": mean, "auc_bound": auc_bound(mean)}
     )
+
+
+def _is_claim(found: object) -> bool:
+    """Whether something is a certificate: it claims a divergence, or says that it claims none."""
+    if not isinstance(found, dict) or "sum_kl" not in found:
+        return False
+    return found["sum_kl"] is None or isinstance(found["sum_kl"], int | float)

@@ -16,12 +16,13 @@ def recommend(
     epochs: Annotated[int, typer.Option(help="How often each example is released.")] = 20,
     examples: Annotated[int, typer.Option(help="How many examples there are.")] = 100_000,
     classes: Annotated[int, typer.Option(help="How many classes there are.")] = 2,
+    proven: Annotated[bool, typer.Option("--proven", help="What is proven comes first.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Choose a protection and its strength for a target, the first choice first."""
     from tacit.measure import recommend as choose  # noqa: PLC0415 - loads numpy
 
-    found = choose(target=target, epochs=epochs, examples=examples, classes=classes)
+    found = choose(target=target, epochs=epochs, examples=examples, classes=classes, proven=proven)
     if as_json:
         typer.echo(json.dumps({"recommendations": [asdict(one) for one in found]}, indent=2))
         return

@@ -46,7 +46,7 @@ class Recommendation:
 
 
 def recommend(
-    *, target: float, epochs: int, examples: int, classes: int = 2
+    *, target: float, epochs: int, examples: int, classes: int = 2, proven: bool = False
 ) -> tuple[Recommendation, ...]:
     """Return what keeps the leakage of all epochs at a target, the first choice first.
 
@@ -57,18 +57,21 @@ def recommend(
     Guarantee: for randomised labels ``leak`` is the bound itself, without an assumption on
     gradients; features may add to it. For noise ``leak`` is a reference value, not a bound.
 
-    Randomised labels come first where examples are released more than once. With one epoch, noise
-    on gradients keeps the labels themselves clean.
+    Noise comes first for two classes: at the same leakage it was measured to cost far less quality
+    than randomised labels (``docs/audits.md``). Randomised labels come first where a proof is
+    asked for, and are all there is for more classes.
 
     >>> best, other = recommend(target=0.65, epochs=20, examples=27_000)
-    >>> best.labels, other.protect
-    ('rr(epsilon=0.619)', 'marvell(sum_kl=0.0148, covariance=full)')
+    >>> best.protect, other.labels
+    ('marvell(sum_kl=0.0148, covariance=full)', 'rr(epsilon=0.619)')
     """
     require(0.5 < target < 1, "target must lie between 0.5 and 1", target)
     positive_count(epochs, name="epochs")
     positive_count(examples, name="examples")
-    found = (_randomised(target, examples, classes), _noise(target, epochs))
-    return found if epochs > 1 or classes > 2 else found[::-1]
+    labels, noise = _randomised(target, examples, classes), _noise(target, epochs)
+    if classes > 2:
+        return (labels,)
+    return (labels, noise) if proven else (noise, labels)
 
 
 def _randomised(target: float, examples: int, classes: int) -> Recommendation:

@@ -57,7 +57,10 @@ class RunDirectory:
         save_file(trial.label.top.state_dict(), self.path / "label_party.safetensors")
         if trial.tapes:
             labels = np.asarray(trial.table.labels).tolist()
-            lines = (f"{row},{int(labels[row])}\n" for row in sorted(trial.train_rows.tolist()))
+            # A stream is tested on a day before it trains on it: it trains on every row.
+            whole = trial.config.stream
+            rows = range(len(labels)) if whole else sorted(trial.train_rows.tolist())
+            lines = (f"{row},{int(labels[row])}\n" for row in rows)
             (self.path / "labels.csv").write_text("id,label\n" + "".join(lines))
 
 

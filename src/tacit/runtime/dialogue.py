@@ -1,0 +1,244 @@
+"""What two parties say to each other, from the first word to the last.
+
+Embeddings and gradients are the payload; everything else keeps both sides at the same place.
+Every message checks its own fields, so one that exists is one that may be sent.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from reprlib import repr as shown
+from typing import ClassVar, TypeAlias, final
+
+from torch import Tensor, int64
+
+from tacit.errors import InputError
+from tacit.runtime.messages import Embedding, Gradient
+
+__all__ = [
+    "Align",
+    "Bye",
+    "Checkpoint",
+    "Evaluate",
+    "Heartbeat",
+    "Hello",
+    "Kind",
+    "Message",
+    "Predict",
+    "Refuse",
+    "Release",
+    "Train",
+    "check_whole",
+]
+
+LARGEST = 2**63 - 1
+MOST_VERSIONS = 16
+LONGEST_NAME = 64
+LONGEST_ID = 256
+LONGEST_REASON = 500
+
+
+@final
+class Kind(IntEnum):
+    """The kinds of message, with their numbers on the wire."""
+
+    HELLO = 1
+    ALIGN = 2
+    TRAIN = 3
+    RELEASE = 4
+    EVALUATE = 5
+    PREDICT = 6
+    CHECKPOINT = 7
+    HEARTBEAT = 8
+    REFUSE = 9
+    BYE = 10
+
+
+def check_whole(name: str, value: object, *, low: int = 0, high: int = LARGEST) -> None:
+    """Refuse anything but a whole number in a range; True and False are not numbers here."""
+    if type(value) is not int or not low <= value <= high:
+        raise InputError(f"{name} must be a whole number from {low} to {high}, got {shown(value)}")
+
+
+def _check_text(name: str, value: object, *, longest: int) -> None:
+    """Refuse text that is empty, long, or could steer the terminal it is shown on."""
+    if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.isprintable():
+        raise InputError(f"{name} must be 1 to {longest} printable characters, got {shown(value)}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """Who speaks, in which versions, with which plan, and the last step that it has finished.
+
+    The digest shows that two plans are the same without sending either. ``resume_point`` is None
+    for a party that has finished no step yet.
+    """
+
+    kind: ClassVar[Kind] = Kind.HELLO
+    versions: tuple[int, ...]
+    party: str
+    plan_digest: str
+    resume_point: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("a party's name", self.party, longest=LONGEST_NAME)
+        if not isinstance(self.versions, tuple) or not 1 <= len(self.versions) <= MOST_VERSIONS:
+            raise InputError(
+                f"versions must be 1 to {MOST_VERSIONS} numbers, got {shown(self.versions)}"
+            )
+        for version in self.versions:
+            check_whole("a version", version, low=1, high=65535)
+        if any(a >= b for a, b in zip(self.versions, self.versions[1:], strict=False)):
+            raise InputError(f"versions must go up, got {shown(self.versions)}")
+        digest = self.plan_digest
+        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+            raise InputError(f"a plan digest must be 64 hexadecimal digits, got {shown(digest)}")
+        if self.resume_point is not None:
+            check_whole("resume_point", self.resume_point)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Align:
+    """Which examples both sides hold, in order: their ids, or only how many there are.
+
+    Ids are numbers (int64) or texts. After a private set intersection the order is known to both
+    sides and the number alone is sent.
+    """
+
+    kind: ClassVar[Kind] = Kind.ALIGN
+    count: int
+    ids: Tensor | tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("count", self.count)
+        if self.ids is None:
+            return
+        if isinstance(self.ids, Tensor):
+            if self.ids.dtype != int64 or self.ids.dim() != 1:
+                raise InputError(
+                    f"ids must be int64 in one dimension, got {self.ids.dtype} "
+                    f"with {self.ids.dim()} dimensions"
+                )
+        else:
+            for name in self.ids:
+                _check_text("an id", name, longest=LONGEST_ID)
+        if not len(self.ids) == self.count >= 1:
+            raise InputError(f"there must be {self.count} ids, at least one, got {len(self.ids)}")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Train:
+    """One training step's embeddings, from the feature party."""
+
+    kind: ClassVar[Kind] = Kind.TRAIN
+    embedding: Embedding
+
+    def __post_init__(self) -> None:
+        check_whole("a step", self.step)
+
+    @property
+    def step(self) -> int:
+        """The step that the embeddings belong to."""
+        return self.embedding.step
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Release:
+    """The protected gradient of one step, from the label party."""
+
+    kind: ClassVar[Kind] = Kind.RELEASE
+    gradient: Gradient
+
+    def __post_init__(self) -> None:
+        check_whole("a step", self.step)
+
+    @property
+    def step(self) -> int:
+        """The step that the gradient belongs to."""
+        return self.gradient.step
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluate:
+    """Embeddings of held-out examples, one part of several; without values, the receipt.
+
+    A receipt carries no measure: what the label party learns from its labels stays there.
+    """
+
+    kind: ClassVar[Kind] = Kind.EVALUATE
+    part: int
+    values: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("a part", self.part)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predict:
+    """Embeddings of examples to predict, one part of several; without values, the receipt.
+
+    The predictions stay with the label party.
+    """
+
+    kind: ClassVar[Kind] = Kind.PREDICT
+    part: int
+    values: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("a part", self.part)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """From the feature party: save your state after this step. Sent back: it is saved."""
+
+    kind: ClassVar[Kind] = Kind.CHECKPOINT
+    step: int
+
+    def __post_init__(self) -> None:
+        check_whole("a step", self.step)
+
+
+@final
+@dataclass(frozen=True)
+class Heartbeat:
+    """The sender is alive and still busy."""
+
+    kind: ClassVar[Kind] = Kind.HEARTBEAT
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Refuse:
+    """The sender will not go on; the reason is one line for the other side's user.
+
+    It crosses to the other party, so a label party's reason must not speak of labels or losses.
+    """
+
+    kind: ClassVar[Kind] = Kind.REFUSE
+    reason: str
+
+    def __post_init__(self) -> None:
+        _check_text("a reason", self.reason, longest=LONGEST_REASON)
+
+
+@final
+@dataclass(frozen=True)
+class Bye:
+    """The sender is done, and all is well."""
+
+    kind: ClassVar[Kind] = Kind.BYE
+
+
+Message: TypeAlias = (
+    Hello | Align | Train | Release | Evaluate | Predict | Checkpoint | Heartbeat | Refuse | Bye
+)

@@ -1,0 +1,249 @@
+"""Messages as bytes and back: a fixed header, then a tensor's raw bytes or a small JSON body.
+
+A message has exactly one encoding, and bytes that decode encode to the same bytes again. Every size
+is checked before anything is allocated, and nothing in a frame can execute. The same rules hold on
+both sides; whoever encodes something against them gets an InputError, and whoever sends it is
+answered for by a PeerError at the other end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from reprlib import repr as shown
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+from torch import Tensor
+
+from tacit.errors import InputError, PeerError
+from tacit.runtime._frame_header import (
+    CODES,
+    DEFAULTS,
+    HEADER_BYTES,
+    NARROWED,
+    VERSION,
+    Header,
+    Limits,
+    check_header,
+    read_header,
+    require,
+)
+from tacit.runtime.dialogue import (
+    Align,
+    Bye,
+    Checkpoint,
+    Evaluate,
+    Heartbeat,
+    Hello,
+    Kind,
+    Message,
+    Predict,
+    Refuse,
+    Release,
+    Train,
+)
+from tacit.runtime.messages import Embedding, Gradient
+
+__all__ = ["HEADER_BYTES", "VERSION", "Limits", "canonical", "decode", "encode", "parse"]
+
+Fields: TypeAlias = dict[str, Any]
+Body: TypeAlias = Tensor | Fields | None
+
+
+def encode(message: Message, *, narrow: bool = False, limits: Limits = DEFAULTS) -> bytes:
+    r"""Return a message's frame.
+
+    With ``narrow``, float32 values travel as bfloat16: half the bytes and 8 bits of precision, so
+    a run is no longer bit for bit the one in a single process.
+
+    >>> encode(Bye())[:6]
+    b'TACT\x01\x00'
+    """
+    _require_little_endian()
+    step, body = _take_apart(message)
+    if isinstance(body, Tensor):
+        return _encode_tensor(message.kind, step, body, narrow=narrow, limits=limits)
+    text = b"" if body is None else canonical(body)
+    header = Header(kind=message.kind, step=step, length=len(text))
+    check_header(header, limits)
+    return header.pack() + text
+
+
+def decode(data: bytes | bytearray | memoryview, *, limits: Limits = DEFAULTS) -> Message:
+    """Return the message in a frame; anything but one well-formed frame raises PeerError.
+
+    >>> decode(encode(Refuse(reason="another plan"))).reason
+    'another plan'
+    """
+    _require_little_endian()
+    view = memoryview(data).cast("B")
+    try:
+        header = read_header(view, limits)
+        return _put_together(header, _read_body(header, view[HEADER_BYTES:]))
+    except InputError as error:
+        raise PeerError(f"a frame was refused: {error}") from error
+
+
+def canonical(fields: Fields) -> bytes:
+    """Return the one JSON text of some fields: sorted keys, no spaces, UTF-8."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode()
+
+
+def parse(text: bytes) -> Fields:
+    """Return the fields of a canonical JSON object; any other spelling of them is refused."""
+    try:
+        fields = json.loads(
+            text.decode(),
+            object_pairs_hook=_unique,
+            parse_float=_refuse_number,
+            parse_constant=_refuse_number,
+        )
+        same = isinstance(fields, dict) and canonical(fields) == text
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"a body must be canonical JSON, got {shown(text)}") from error
+    if not same:
+        raise InputError(f"a body must be one canonical JSON object, got {shown(text)}")
+    return dict(fields)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Fields:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise InputError(f"a JSON key must appear once, got {shown([key for key, _ in pairs])}")
+    return fields
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise InputError(f"a number in a JSON body must be whole, got {shown(text)}")
+
+
+def _require_little_endian() -> None:
+    require(sys.byteorder == "little", "frames need a little-endian machine, this one is not")
+
+
+def _encode_tensor(kind: Kind, step: int, values: Tensor, *, narrow: bool, limits: Limits) -> bytes:
+    require(values.dtype in CODES, f"values must be one of {list(CODES)}, got {values.dtype}")
+    flags = NARROWED if narrow and values.dtype == torch.float32 else 0
+    wire = values.detach().cpu()
+    wire = (wire.bfloat16() if flags else wire).contiguous()
+    header = Header(
+        kind=kind,
+        step=step,
+        flags=flags,
+        dtype=values.dtype,
+        shape=tuple(values.shape),
+        length=wire.numel() * wire.element_size(),
+    )
+    check_header(header, limits)
+    _check_finite(wire)
+    return b"".join((header.pack(), wire.view(-1).view(torch.uint8).numpy().data))
+
+
+def _check_finite(values: Tensor) -> None:
+    if values.is_floating_point():
+        # One pass without a mask: a NaN anywhere becomes both extremes, an infinity one of them.
+        low, high = torch.aminmax(values)
+        finite = math.isfinite(low) and math.isfinite(high)
+        require(finite, f"values must be finite, got {low:g} to {high:g}")
+
+
+def _read_body(header: Header, view: memoryview) -> Body:
+    dtype = header.wire_dtype
+    if dtype is None:
+        return parse(bytes(view)) if header.length else None
+    # One copy: the tensor owns its memory, whatever the caller does with the frame afterwards.
+    values = torch.frombuffer(bytearray(view), dtype=dtype).view(header.shape)
+    _check_finite(values)
+    return values.to(header.dtype)
+
+
+def _take_apart(message: Message) -> tuple[int, Body]:
+    """Return what a message puts into the header's step, and its body."""
+    match message:
+        case Train():
+            return message.step, message.embedding.values
+        case Release():
+            return message.step, message.gradient.values
+        case Evaluate() | Predict():
+            return message.part, message.values
+        case Checkpoint():
+            return message.step, None
+        case Align():
+            return 0, _align_body(message)
+        case Hello() | Refuse():
+            return 0, vars(message)
+        case Heartbeat() | Bye():
+            return 0, None
+
+
+def _align_body(message: Align) -> Body:
+    if isinstance(message.ids, Tensor):
+        return message.ids
+    return {"count": message.count} if message.ids is None else {"ids": message.ids}
+
+
+def _put_together(header: Header, body: Body) -> Message:
+    """Return the message of a checked header and its body; fields are checked by the message."""
+    kind, step = header.kind, header.step
+    if isinstance(body, Tensor):
+        return _with_values(kind, step, body)
+    if body is not None:
+        return _with_fields(kind, body)
+    match kind:
+        case Kind.EVALUATE:
+            return Evaluate(part=step)
+        case Kind.PREDICT:
+            return Predict(part=step)
+        case Kind.CHECKPOINT:
+            return Checkpoint(step=step)
+        case Kind.HEARTBEAT:
+            return Heartbeat()
+        case _:
+            return Bye()
+
+
+def _with_values(kind: Kind, step: int, values: Tensor) -> Message:
+    match kind:
+        case Kind.TRAIN:
+            return Train(Embedding(step=step, values=values))
+        case Kind.RELEASE:
+            return Release(Gradient(step=step, values=values))
+        case Kind.EVALUATE:
+            return Evaluate(part=step, values=values)
+        case Kind.PREDICT:
+            return Predict(part=step, values=values)
+        case _:
+            return Align(count=len(values), ids=values)
+
+
+def _with_fields(kind: Kind, fields: Fields) -> Message:
+    """Return a message of JSON fields, which must be exactly the ones that it has."""
+    match kind:
+        case Kind.HELLO:
+            _check_keys(fields, {"party", "plan_digest", "resume_point", "versions"})
+            return Hello(**{**fields, "versions": _items(fields, "versions")})
+        case Kind.REFUSE:
+            _check_keys(fields, {"reason"})
+            return Refuse(**fields)
+        case _ if "count" in fields:
+            _check_keys(fields, {"count"})
+            return Align(**fields)
+        case _:
+            _check_keys(fields, {"ids"})
+            ids = _items(fields, "ids")
+            return Align(count=len(ids), ids=ids)
+
+
+def _check_keys(fields: Fields, keys: set[str]) -> None:
+    require(fields.keys() == keys, f"a body has the keys {sorted(keys)}, got {shown(list(fields))}")
+
+
+def _items(fields: Fields, key: str) -> tuple[Any, ...]:
+    value = fields[key]
+    require(isinstance(value, list), f"{key} must be a list, got {shown(value)}")
+    return tuple(value)

@@ -1,0 +1,100 @@
+"""The training plan: what both sides must have the same before they can train together.
+
+Each side makes the plan from its own configuration and sends only its digest. What one side must
+keep to itself (how gradients are protected, keys, labels) has no place here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from reprlib import repr as shown
+from typing import final
+
+from tacit.errors import InputError
+from tacit.runtime.dialogue import check_whole
+from tacit.runtime.frames import VERSION, canonical, parse
+
+__all__ = ["Plan"]
+
+PLAN_VERSION = 1
+ORDER_VERSION = 1
+MOST_CUT_DIMS = 3
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What both sides must agree on, and nothing that only one may know.
+
+    Args:
+        epochs: passes over the training rows.
+        batch_size: rows per step.
+        order_seed: seed of the row order that both sides derive; it is no secret.
+        cut: the shape of one example's embedding, one to three dimensions.
+        rows: examples to train on, after alignment.
+        test_rows: examples to evaluate on, after alignment.
+        wire_version: the format of frames.
+        order_version: the way an order follows from its seed.
+        plan_version: the meaning of these fields.
+
+    >>> plan = Plan(epochs=2, batch_size=64, order_seed=7, cut=(16,), rows=512)
+    >>> plan.digest()[:12]
+    'a5bc2a9dfbfd'
+    >>> plan.difference(Plan(epochs=3, batch_size=32, order_seed=7, cut=(16,), rows=512))
+    'the plans differ in epochs: 2 here, 3 there'
+    """
+
+    epochs: int
+    batch_size: int
+    order_seed: int
+    cut: tuple[int, ...]
+    rows: int
+    test_rows: int = 0
+    wire_version: int = VERSION
+    order_version: int = ORDER_VERSION
+    plan_version: int = PLAN_VERSION
+
+    def __post_init__(self) -> None:
+        may_be_zero = {"order_seed", "test_rows"}
+        for field in fields(self):
+            if field.name != "cut":
+                low = 0 if field.name in may_be_zero else 1
+                check_whole(field.name, getattr(self, field.name), low=low)
+        if not isinstance(self.cut, tuple) or not 1 <= len(self.cut) <= MOST_CUT_DIMS:
+            raise InputError(
+                f"cut must be a tuple of 1 to {MOST_CUT_DIMS} sizes, got {shown(self.cut)}"
+            )
+        for size in self.cut:
+            check_whole("a size of the cut", size, low=1)
+
+    def to_json(self) -> str:
+        """Return the plan's one JSON text: sorted keys, no spaces."""
+        return canonical(asdict(self)).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Return the plan of a text that :meth:`to_json` wrote; any other text is refused."""
+        content = parse(text.encode(errors="surrogatepass"))
+        wanted = {field.name for field in fields(cls)}
+        if content.keys() != wanted:
+            name = min(content.keys() ^ wanted)
+            raise InputError(
+                f"a plan has the fields {', '.join(sorted(wanted))}; {shown(name)} is "
+                f"{'missing' if name in wanted else 'not one of them'}"
+            )
+        if not isinstance(content["cut"], list):
+            raise InputError(f"cut must be a list of sizes, got {shown(content['cut'])}")
+        return cls(**{**content, "cut": tuple(content["cut"])})
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the JSON text, in hexadecimal."""
+        return sha256(self.to_json().encode()).hexdigest()
+
+    def difference(self, other: Plan) -> str | None:
+        """Return one line on the first field in which two plans differ, None if they are equal."""
+        for field in fields(self):
+            here, there = getattr(self, field.name), getattr(other, field.name)
+            if here != there:
+                return f"the plans differ in {field.name}: {here} here, {there} there"
+        return None
