@@ -1,0 +1,89 @@
+"""What crash safety costs: ``record()`` of the journal, and a checkpoint of a Wide & Deep party."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from tacit.nets import Inputs
+from tacit.nets.base import MODELS
+from tacit.runtime import adam
+from tacit.runtime.checkpoint import Checkpoints
+from tacit.runtime.journal import Journal, Sync, digest
+
+COLUMNS = Inputs(numeric=13, cardinalities=(10_000,) * 26)
+BATCH, WIDTH = 1024, 128
+OLD = 1_000_000
+
+
+def rows(folder: Path) -> list[tuple[str, float]]:
+    """Return what was timed and its median in seconds."""
+    sent = torch.randn(BATCH, WIDTH)
+    return [
+        (f"digest of one tensor, {BATCH} x {WIDTH} float32", _median(lambda: digest(sent), 200)),
+        ('record(), sync="os": survives SIGKILL', _record(folder / "os", "os", 20_000)),
+        ('record(), sync="always": survives a power cut', _record(folder / "al", "always", 200)),
+        *_old(folder / "old"),
+        *_checkpoint(folder / "checkpoints"),
+    ]
+
+
+def _median(run: Callable[[], object], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        start = perf_counter()
+        run()
+        times.append(perf_counter() - start)
+    return median(times)
+
+
+def _record(path: Path, sync: Sync, repeats: int) -> float:
+    mark = bytes(32)
+    with Journal.open(path, run="benchmark", sync=sync) as journal:
+        steps = iter(range(repeats))
+        return _median(lambda: journal.record(next(steps), mark, mark), repeats)
+
+
+def _old(path: Path) -> list[tuple[str, float]]:
+    """Time a journal of many steps: opening it, and asking for an old one."""
+    _record(path, "os", OLD)
+    start = perf_counter()
+    with Journal.open(path, run="benchmark") as journal:
+        opened = perf_counter() - start
+        steps = iter(range(0, OLD, OLD // 1000))
+        found = _median(lambda: journal.find(next(steps)), 1000)
+    return [(f"opening a journal of {OLD:,} steps", opened), ("an old step of it", found)]
+
+
+def _checkpoint(path: Path) -> list[tuple[str, float]]:
+    """Time the feature party's half of the model with the optimiser's moments."""
+    bottom = MODELS.get("wdl").build(parties=[COLUMNS], own=COLUMNS, seed=0).bottoms[0]
+    optimizer = adam(bottom, 1e-4)
+    for weight in bottom.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    store, steps = Checkpoints(path, run="benchmark"), iter(range(1000))
+    models, optimizers = {"bottom": bottom}, {"bottom": optimizer}
+    saved = _median(lambda: store.save(next(steps), models=models, optimizers=optimizers), 15)
+    count = sum(weight.numel() for weight in bottom.parameters())
+    name = f"wdl bottom, {count:,} weights with fused Adam"
+    return [
+        (f"saving a checkpoint: {name}", saved),
+        ("reading and checking it", _median(store.latest, 15)),
+    ]
+
+
+def main() -> None:
+    """Print the table; files go to the folder for temporary ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, seconds in rows(Path(folder)):
+            print(f"{name:75} {1e3 * seconds:10.3f} ms")
+
+
+if __name__ == "__main__":
+    main()
