@@ -226,7 +226,8 @@ def test_the_demo_page_still_stands(tmp_path):
     from tacit.cli import demo
 
     leaks = {attack: {"pooled": 0.9} for attack in demo.ATTACKS}
-    found = {"protection": "none", "test": {"auc": 0.7}, "leak": leaks,
+    found = {"protection": "none", "labels": None, "test": {"auc": 0.7}, "leak": leaks,
+             "memory_leak": 0.9,
              "history": [{"test": {"auc": float("nan")}}, {"test": {"auc": 0.7}}]}  # fmt: skip
     demo._write(tmp_path / "demo.html", dict.fromkeys(demo.RUNS, found))
     page = Page(tmp_path / "demo.html")

@@ -155,8 +155,9 @@ def refusal(
     """Return the line that says what is spent, what the release would cost and the way out."""
     if not certified:
         return (
-            f"budget {budget}: {spec} has no certificate, so its cost counts as infinite and "
-            f"nothing was released; use a protection that has one, or {way_out(budget)}"
+            f"budget {budget}: {spec} has no certificate that holds for this batch, so its cost "
+            "counts as infinite and nothing was released; use one that has, such as "
+            f"covariance=full, or {way_out(budget)}"
         )
     if budget.kind == "epsilon" and after == math.inf:
         return (
