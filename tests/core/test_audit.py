@@ -15,7 +15,7 @@ from tacit.audit.result import histogram, roc
 from tacit.audit.run import ATTACKS
 from tacit.audit.verdict import headline, judge
 from tacit.errors import KnowledgeError, SpecError, UsageError
-from tacit.measure import auc, gaussian_auc
+from tacit.measure import auc, auc_bound, gaussian_auc
 from tacit.testing import low_rank_cut
 from tacit.types import View
 
@@ -100,7 +100,8 @@ def labels_by_id(labels):
 
 def test_published_marvell_breaks_its_claim_and_adds_up_over_epochs():
     tape, labels, certificate = recorded("marvell(s=4)", epochs=8, embeddings=False)
-    result = run_audit(tape, labels_by_id(labels), CHEAP, certificate=certificate)
+    attacks = [*CHEAP, "kmeans(by=direction)"]
+    result = run_audit(tape, labels_by_id(labels), attacks, certificate=certificate)
     rows = {row["attack"]: row for row in result.table}
     energy = rows["energy"]
     assert energy["low"] > energy["bound"]
@@ -110,6 +111,8 @@ def test_published_marvell_breaks_its_claim_and_adds_up_over_epochs():
     grown = [point["leak_auc"] for point in result.record["epochs"]["memory"]]
     for epoch, value in enumerate(grown, start=1):
         assert value == pytest.approx(gaussian_auc(epoch * certificate.sum_kl), abs=0.04)
+    assert rows["memory"]["bound"] == pytest.approx(auc_bound(8 * certificate.sum_kl))
+    assert rows["kmeans(by=direction)"]["bound"] == pytest.approx(certificate.auc_bound)
     reference = [point["gaussian_auc"] for point in result.record["reference"]]
     assert reference[-1] == pytest.approx(gaussian_auc(8 * certificate.sum_kl))
     assert result.record["baseline"] is None

@@ -63,6 +63,7 @@ class Memory(Attack):
     # The class speaks for its default base attack, an object for its own.
     needs: ClassVar[frozenset[str]] = _BASE.needs
     centre: ClassVar[Literal["mean", "median"]] = _BASE.centre
+    adds_up: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(isinstance(self.of, Attack), "memory: of must be an attack", self.of)
