@@ -1,4 +1,4 @@
-"""What crash safety costs: ``record()`` of the journal, and a checkpoint of a Wide & Deep party."""
+"""What a step costs on its way to the peer: frame, journal, and a checkpoint now and then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tacit.nets import Inputs
 from tacit.nets.base import MODELS
 from tacit.runtime import adam
 from tacit.runtime.checkpoint import Checkpoints
+from tacit.runtime.dialogue import Train
+from tacit.runtime.frames import decode, encode
 from tacit.runtime.journal import Journal, Sync, digest
+from tacit.runtime.messages import Embedding
 
 COLUMNS = Inputs(numeric=13, cardinalities=(10_000,) * 26)
 BATCH, WIDTH = 1024, 128
@@ -24,7 +27,12 @@ OLD = 1_000_000
 def rows(folder: Path) -> list[tuple[str, float]]:
     """Return what was timed and its median in seconds."""
     sent = torch.randn(BATCH, WIDTH)
+    message = Train(Embedding(step=0, values=sent))
     return [
+        (
+            f"frame of {BATCH} x {WIDTH} float32, there and back",
+            _median(lambda: decode(encode(message)), 200),
+        ),
         (f"digest of one tensor, {BATCH} x {WIDTH} float32", _median(lambda: digest(sent), 200)),
         ('record(), sync="os": survives SIGKILL', _record(folder / "os", "os", 20_000)),
         ('record(), sync="always": survives a power cut', _record(folder / "al", "always", 200)),

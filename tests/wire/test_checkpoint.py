@@ -3,12 +3,7 @@
 import errno
 import json
 import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from killing import killed
 from tacit import Guard
 from tacit.errors import InputError, ParameterError, TacitError, UsageError
 from tacit.measure import Ledger
@@ -392,32 +388,10 @@ for _ in sys.stdin:
 """
 
 
-def killed(code, *arguments, times, seed):
-    """Run the code's work, kill it at a random moment, and yield; ``times`` times."""
-    rng = random.Random(seed)  # noqa: S311
-    parent = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        for _ in range(times):
-            parent.stdin.write("go\n")
-            parent.stdin.flush()
-            child = int(parent.stdout.readline())
-            time.sleep(rng.uniform(0.05, 0.4))
-            os.kill(child, signal.SIGKILL)
-            assert parent.stdout.readline() == "dead\n"
-            yield
-    finally:
-        os.killpg(parent.pid, signal.SIGKILL)
-        parent.communicate()
-
-
 def test_a_process_killed_at_any_moment_leaves_whole_checkpoints(tmp_path):
     store, acks = Checkpoints(tmp_path / "c", run="r"), tmp_path / "acks"
     before = 0
-    for _ in killed(CHILD, store.path, acks, times=10, seed=3):
+    for _ in killed(CHILD, store.path, acks, times=10, seed=3, longest=0.4):
         last = int.from_bytes(acks.read_bytes()[-8:], "little") if acks.exists() else 0
         steps = store.steps()
         assert store.damaged == ()

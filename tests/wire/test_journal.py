@@ -3,12 +3,7 @@
 import errno
 import hashlib
 import os
-import random
-import signal
 import struct
-import subprocess
-import sys
-import time
 from zlib import crc32
 
 import pytest
@@ -16,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from killing import killed
 from tacit.errors import InputError, ParameterError, ReleaseError, ReplayError, UsageError
 from tacit.runtime.journal import Journal, digest
 
@@ -373,30 +369,9 @@ for _ in sys.stdin:
 """
 
 
-def killed(code, *arguments, times, seed):
-    """Run the code's work, kill it at a random moment, and yield; ``times`` times."""
-    rng = random.Random(seed)  # noqa: S311
-    parent = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        for _ in range(times):
-            parent.stdin.write("go\n")
-            parent.stdin.flush()
-            child = int(parent.stdout.readline())
-            time.sleep(rng.uniform(0.01, 0.2))
-            os.kill(child, signal.SIGKILL)
-            assert parent.stdout.readline() == "dead\n"
-            yield
-    finally:
-        os.killpg(parent.pid, signal.SIGKILL)
-        parent.communicate()
-
-
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path):
     path, acks, before = tmp_path / "j", tmp_path / "acks", -1
-    for _ in killed(CHILD, path, acks, times=10, seed=1):
+    for _ in killed(CHILD, path, acks, times=10, seed=1, longest=0.2):
         data = acks.read_bytes() if acks.exists() else b""
         last = max((step for (step,) in struct.iter_unpack("<q", data)), default=-1)
         with Journal.open(path, run="r") as journal:

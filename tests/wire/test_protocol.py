@@ -259,6 +259,7 @@ def test_a_heartbeat_does_not_make_forget_what_was_asked():
         tell(protocol, role, Heartbeat())
     label.send(release(1))
     feature.receive(release(1))
+    assert feature.state is label.state is not State.BROKEN
 
 
 def test_an_evaluation_without_embeddings_is_refused():
