@@ -11,7 +11,9 @@
     ├── ReleaseError          a release did not pass its checks; nothing was released
     │   ├── ReplayError       a step was asked for again with other content
     │   └── BudgetError       a release would spend more than the budget leaves
-    └── PeerError             the other party sent something that the rules do not allow
+    ├── PeerError             the other party sent something that the rules do not allow
+    └── LostError             the connection to the other party is gone; it may be tried again
+        └── SilenceError      nothing came from the other party for too long
 
 A message gives the rule, the value and the way out, in one line.
 """
@@ -22,10 +24,12 @@ __all__ = [
     "BudgetError",
     "InputError",
     "KnowledgeError",
+    "LostError",
     "ParameterError",
     "PeerError",
     "ReleaseError",
     "ReplayError",
+    "SilenceError",
     "SpecError",
     "TacitError",
     "UsageError",
@@ -70,3 +74,11 @@ class BudgetError(ReleaseError):
 
 class PeerError(TacitError, RuntimeError):
     """The other party sent something that the rules do not allow; the connection must end."""
+
+
+class LostError(TacitError, RuntimeError):
+    """The connection to the other party is gone; nothing was done wrong, and it may be retried."""
+
+
+class SilenceError(LostError):
+    """Nothing came from the other party for too long."""
