@@ -391,13 +391,13 @@ def test_whatever_comes_only_the_two_errors_escape(data):
 
 # --- the plan ---
 
-PLAN = Plan(epochs=5, batch_size=1024, order_seed=7, cut=(128,), rows=27000, test_rows=3000)
+PLAN = Plan(epochs=5, batch_size=1024, order_seed=7, cut=(128,), test_percent=20)
 
 
 def test_a_plan_has_no_field_for_what_one_side_must_keep():
     names = {field.name for field in dataclasses.fields(Plan)}
-    assert names == {"epochs", "batch_size", "order_seed", "cut", "rows", "test_rows",
-                     "wire_version", "order_version", "plan_version"}  # fmt: skip
+    assert names == {"epochs", "batch_size", "order_seed", "cut", "purpose",
+                     "test_percent", "save_every", "wire_bits", "wire_version", "order_version", "plan_version"}  # fmt: skip
     secret = ("protect", "guard", "noise", "key", "label", "mechanism", "epsilon", "budget", "loss",
               "prior", "positive", "class", "objective", "secret")  # fmt: skip
     assert not [n for n in names if any(word in n for word in secret)]
@@ -406,10 +406,11 @@ def test_a_plan_has_no_field_for_what_one_side_must_keep():
 def test_golden_plan_of_version_1():
     assert PLAN.to_json() == (
         '{"batch_size":1024,"cut":[128],"epochs":5,"order_seed":7,"order_version":1,'
-        '"plan_version":1,"rows":27000,"test_rows":3000,"wire_version":1}'
+        '"plan_version":1,"purpose":"train","save_every":200,"test_percent":20,"wire_bits":32,'
+        '"wire_version":1}'
     )
     assert PLAN.digest() == hashlib.sha256(PLAN.to_json().encode()).hexdigest()
-    assert PLAN.digest() == "0750dda06b24f98c1b77589788e73f837007a07a1dd8850ada9b59a1b62ba90c"
+    assert PLAN.digest() == "dc01a6e2aa1bc1456a8a675be903f2b1538bfe701b122ab689df303d5f59ba60"
     assert hello(plan_digest=PLAN.digest())
 
 
@@ -421,7 +422,9 @@ def test_golden_plan_of_version_1():
         batch_size=st.integers(1, 2**20),
         order_seed=st.integers(0, 2**63 - 1),
         cut=st.lists(st.integers(1, 4096), min_size=1, max_size=3).map(tuple),
-        rows=st.integers(1, 2**40),
+        purpose=st.sampled_from(["train", "predict"]),
+        save_every=st.integers(1, 2**40),
+        wire_bits=st.sampled_from([16, 32]),
     )
 )
 def test_a_plan_survives_the_round_trip(plan):
@@ -431,7 +434,8 @@ def test_a_plan_survives_the_round_trip(plan):
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Plan)])
 def test_the_first_field_that_differs_is_named_and_changes_the_digest(field):
-    value = (64, 2) if field == "cut" else getattr(PLAN, field) + 1
+    others = {"cut": (64, 2), "purpose": "predict", "wire_bits": 16}
+    value = others[field] if field in others else getattr(PLAN, field) + 1
     other = dataclasses.replace(PLAN, **{field: value})
     assert PLAN.difference(other) == (
         f"the plans differ in {field}: {getattr(PLAN, field)} here, {value} there"
@@ -441,7 +445,7 @@ def test_the_first_field_that_differs_is_named_and_changes_the_digest(field):
 
 
 def test_the_first_of_several_differences_is_named():
-    other = dataclasses.replace(PLAN, rows=1, batch_size=2)
+    other = dataclasses.replace(PLAN, save_every=1, batch_size=2)
     assert PLAN.difference(other).startswith("the plans differ in batch_size")
 
 
@@ -450,7 +454,10 @@ def test_the_first_of_several_differences_is_named():
     [
         ({"epochs": 0}, "epochs must be a whole number from 1"),
         ({"epochs": True}, "epochs must be a whole number from 1"),
-        ({"rows": 1.5}, "must be whole|rows must be a whole number"),
+        ({"save_every": 1.5}, "must be whole|save_every must be a whole number"),
+        ({"purpose": "spy"}, "purpose is one of"),
+        ({"wire_bits": 8}, "wire_bits is one of"),
+        ({"test_percent": 91}, "test_percent must be a whole number from 0 to 90"),
         ({"order_seed": -1}, "order_seed must be a whole number from 0"),
         ({"order_seed": 2**63}, "order_seed must be a whole number from 0"),
         ({"cut": []}, "cut must be a tuple of 1 to 3 sizes"),

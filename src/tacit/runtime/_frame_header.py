@@ -79,7 +79,7 @@ FORMS = {
     Kind.ALIGN: Form(text=True, dims=range(1, 2)),
     Kind.TRAIN: Form(step=True, dims=ROWS),
     Kind.RELEASE: Form(step=True, dims=ROWS),
-    Kind.EVALUATE: Form(step=True, dims=ROWS, empty=True),
+    Kind.EVALUATE: Form(step=True, dims=ROWS, text=True, empty=True),
     Kind.PREDICT: Form(step=True, dims=ROWS, empty=True),
     Kind.CHECKPOINT: Form(step=True, empty=True),
     Kind.HEARTBEAT: Form(empty=True),
@@ -165,7 +165,7 @@ def check_header(header: Header, limits: Limits) -> None:
         _check_shape(header, form, limits)
         return
     require(not header.shape and not header.flags, f"{name} without a dtype has a shape or flags")
-    if form.text:
+    if form.text and not (form.empty and length == 0):
         require(
             1 <= length <= limits.max_text, f"text has 1 to {limits.max_text} bytes, got {length}"
         )

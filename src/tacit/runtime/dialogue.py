@@ -169,15 +169,21 @@ class Release:
 class Evaluate:
     """Embeddings of held-out examples, one part of several; without values, the receipt.
 
-    A receipt carries no measure: what the label party learns from its labels stays there.
+    A receipt carries no measure: what the label party learns from its labels stays there, unless
+    its operator chose to tell the peer in ``note``, one line.
     """
 
     kind: ClassVar[Kind] = Kind.EVALUATE
     part: int
     values: Tensor | None = None
+    note: str | None = None
 
     def __post_init__(self) -> None:
         check_whole("a part", self.part)
+        if self.note is not None:
+            _check_text("a note", self.note, longest=LONGEST_REASON)
+            if self.values is not None:
+                raise InputError("a note is part of a receipt: send it without values")
 
 
 @final

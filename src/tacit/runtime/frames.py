@@ -169,6 +169,8 @@ def _take_apart(message: Message) -> tuple[int, Body]:
             return message.step, message.embedding.values
         case Release():
             return message.step, message.gradient.values
+        case Evaluate(values=None, note=str(note)):
+            return message.part, {"note": note}
         case Evaluate() | Predict():
             return message.part, message.values
         case Checkpoint():
@@ -193,7 +195,7 @@ def _put_together(header: Header, body: Body) -> Message:
     if isinstance(body, Tensor):
         return _with_values(kind, step, body)
     if body is not None:
-        return _with_fields(kind, body)
+        return _with_fields(kind, step, body)
     match kind:
         case Kind.EVALUATE:
             return Evaluate(part=step)
@@ -221,7 +223,7 @@ def _with_values(kind: Kind, step: int, values: Tensor) -> Message:
             return Align(count=len(values), ids=values)
 
 
-def _with_fields(kind: Kind, fields: Fields) -> Message:
+def _with_fields(kind: Kind, step: int, fields: Fields) -> Message:
     """Return a message of JSON fields, which must be exactly the ones that it has."""
     match kind:
         case Kind.HELLO:
@@ -230,6 +232,9 @@ def _with_fields(kind: Kind, fields: Fields) -> Message:
         case Kind.REFUSE:
             _check_keys(fields, {"reason"})
             return Refuse(**fields)
+        case Kind.EVALUATE:
+            _check_keys(fields, {"note"})
+            return Evaluate(part=step, **fields)
         case _ if "count" in fields:
             _check_keys(fields, {"count"})
             return Align(**fields)

@@ -31,15 +31,14 @@ from torch import Tensor
 
 from tacit.errors import InputError, ParameterError, ReleaseError, ReplayError, UsageError
 from tacit.rng import whole
+from tacit.runtime._journal_header import START, complaint, header_of
 from tacit.runtime.checkpoint import sync_folder
 
 __all__ = ["Entry", "Journal", "digest"]
 
 Sync = Literal["os", "always"]
-_MAGIC, _VERSION = b"tacitjnl", 1
-_HEADER = struct.Struct("<8sHH240s")
 _BODY = struct.Struct("<Iqq32s32s")
-_START, _SIZE = _HEADER.size + 4, _BODY.size + 4
+_SIZE = _BODY.size + 4
 _RELEASED, _ALLOWED = 1, 2
 _CHUNK = 1 << 16
 
@@ -90,7 +89,7 @@ class Journal:
         """Open the journal of a run, or begin one where there is none."""
         if sync not in ("os", "always"):
             raise ParameterError(f'sync must be "os" or "always", got {sync!r}')
-        path, header = Path(path), _header(run)
+        path, header = Path(path), header_of(run)
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -103,6 +102,17 @@ class Journal:
             journal.close()
             raise
         return journal
+
+    def check(self, step: int, embedding_digest: bytes) -> None:
+        """Raise ``ReplayError`` if a step must not be released for this embedding.
+
+        It needs no release: a step that was released for another embedding is not even computed.
+        """
+        step = _number(step)
+        held = self.find(step)
+        seen = held is not None and held.embedding == embedding_digest
+        if step <= self._high and not seen and step not in self._open:
+            raise ReplayError(self._refusal(step, held, embedding_digest))
 
     def record(self, step: int, embedding_digest: bytes, release_digest: bytes) -> bool:
         """Record a release that is about to be sent; return whether it was not on record yet.
@@ -167,18 +177,18 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(f"{self.path}: another process holds it: end that one first") from None
-        start = os.pread(self._file, _START, 0)
+        start = os.pread(self._file, START, 0)
         # Where not even the header was finished, no record was, so nothing was ever sent.
-        if len(start) < _START and header.startswith(start):
+        if len(start) < START and header.startswith(start):
             self._write(header, 0, "the journal could not be begun")
             if self._always:
                 sync_folder(self.path.parent)
         elif start != header:
-            raise UsageError(f"{self.path}: {_complaint(start, run)}")
+            raise UsageError(f"{self.path}: {complaint(start, run)}")
 
     def _read(self) -> None:
         """Check every record, note what later lookups need, and cut off a torn end."""
-        size = os.fstat(self._file).st_size - _START
+        size = os.fstat(self._file).st_size - START
         for record in self._records(size // _SIZE):
             if self._sum(record[:-4]) != record[-4:]:
                 break
@@ -190,14 +200,14 @@ class Journal:
                 "released is not known: restore the file from a copy, or start another run"
             )
         if self.cut:
-            os.ftruncate(self._file, _START + self._count * _SIZE)
+            os.ftruncate(self._file, START + self._count * _SIZE)
         if self._always:
             os.fsync(self._file)
 
     def _records(self, count: int) -> Iterator[memoryview]:
         for start in range(0, count, _CHUNK):
             much = min(_CHUNK, count - start) * _SIZE
-            data = memoryview(os.pread(self._file, much, _START + start * _SIZE))
+            data = memoryview(os.pread(self._file, much, START + start * _SIZE))
             yield from (data[at : at + _SIZE] for at in range(0, much, _SIZE))
 
     def _sum(self, body: bytes | memoryview) -> bytes:
@@ -219,7 +229,7 @@ class Journal:
         if self._failed:
             raise ReleaseError(f"{self.path}: writing failed before: open the journal again")
         body = _BODY.pack(kind, step, max(step, self._high), embedding, release)
-        place = _START + self._count * _SIZE
+        place = START + self._count * _SIZE
         self._write(body + self._sum(body), place, f"step {step} could not be recorded")
         self._note(kind, step)
 
@@ -244,7 +254,7 @@ class Journal:
 
     def _at(self, place: int) -> tuple[int, int, int, bytes, bytes]:
         """Return kind, step, highest step and the digests of a record."""
-        return _BODY.unpack(os.pread(self._file, _BODY.size, _START + place * _SIZE))
+        return _BODY.unpack(os.pread(self._file, _BODY.size, START + place * _SIZE))
 
     def _first(self, step: int) -> int:
         """Return the first release of a step; the highest step never falls along the file."""
@@ -271,26 +281,6 @@ def digest(tensor: Tensor) -> bytes:
     state = hashlib.sha256(f"{plain.dtype}{list(plain.shape)}".encode())
     state.update(plain.view(-1).view(torch.uint8).numpy().data)
     return state.digest()
-
-
-def _header(run: str) -> bytes:
-    name = run.encode()
-    if not 0 < len(name) <= 240:
-        raise ParameterError(f"the name of a run has 1 to 240 bytes, got {len(name)}")
-    packed = _HEADER.pack(_MAGIC, _VERSION, len(name), name)
-    return packed + crc32(packed).to_bytes(4, "little")
-
-
-def _complaint(found: bytes, run: str) -> str:
-    """Say what a file is that is not the journal of this run."""
-    if len(found) < _START or not found.startswith(_MAGIC):
-        return "not a journal: name another file"
-    _, version, length, name = _HEADER.unpack_from(found)
-    if version != _VERSION:
-        return f"a journal of format {version}, this is format {_VERSION}: use the version of it"
-    if crc32(found[:-4]).to_bytes(4, "little") != found[-4:]:
-        return "the header of the journal is damaged: restore the file from a copy"
-    return f"the journal of run {name[:length].decode()!r}, not of {run!r}: name another file"
 
 
 def _number(step: object) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from reprlib import repr as shown
-from typing import final
+from typing import Literal, final
 
 from tacit.errors import InputError
 from tacit.runtime.dialogue import check_whole
@@ -32,16 +32,18 @@ class Plan:
         batch_size: rows per step.
         order_seed: seed of the row order that both sides derive; it is no secret.
         cut: the shape of one example's embedding, one to three dimensions.
-        rows: examples to train on, after alignment.
-        test_rows: examples to evaluate on, after alignment.
+        purpose: train a model, or predict with the one that was trained.
+        test_percent: how many of a hundred common examples are held out to evaluate on.
+        save_every: steps from one checkpoint to the next; there is one after every epoch too.
+        wire_bits: 32 sends values as they are, 16 rounds them to bfloat16 on the way.
         wire_version: the format of frames.
         order_version: the way an order follows from its seed.
         plan_version: the meaning of these fields.
 
-    >>> plan = Plan(epochs=2, batch_size=64, order_seed=7, cut=(16,), rows=512)
+    >>> plan = Plan(epochs=2, batch_size=64, order_seed=7, cut=(16,))
     >>> plan.digest()[:12]
-    'a5bc2a9dfbfd'
-    >>> plan.difference(Plan(epochs=3, batch_size=32, order_seed=7, cut=(16,), rows=512))
+    'cc644e1eb111'
+    >>> plan.difference(Plan(epochs=3, batch_size=32, order_seed=7, cut=(16,)))
     'the plans differ in epochs: 2 here, 3 there'
     """
 
@@ -49,18 +51,23 @@ class Plan:
     batch_size: int
     order_seed: int
     cut: tuple[int, ...]
-    rows: int
-    test_rows: int = 0
+    purpose: Literal["train", "predict"] = "train"
+    test_percent: int = 10
+    save_every: int = 200
+    wire_bits: Literal[16, 32] = 32
     wire_version: int = VERSION
     order_version: int = ORDER_VERSION
     plan_version: int = PLAN_VERSION
 
     def __post_init__(self) -> None:
-        may_be_zero = {"order_seed", "test_rows"}
         for field in fields(self):
-            if field.name != "cut":
-                low = 0 if field.name in may_be_zero else 1
+            if field.name not in ("cut", "purpose"):
+                low = 0 if field.name in ("order_seed", "test_percent") else 1
                 check_whole(field.name, getattr(self, field.name), low=low)
+        for name, allowed in (("purpose", ("train", "predict")), ("wire_bits", (16, 32))):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is one of {allowed}, got {shown(getattr(self, name))}")
+        check_whole("test_percent", self.test_percent, high=90)
         if not isinstance(self.cut, tuple) or not 1 <= len(self.cut) <= MOST_CUT_DIMS:
             raise InputError(
                 f"cut must be a tuple of 1 to {MOST_CUT_DIMS} sizes, got {shown(self.cut)}"

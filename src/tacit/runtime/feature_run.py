@@ -1,0 +1,156 @@
+"""A feature party's whole run: find the label party, agree where to begin, train, come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy.typing as npt
+
+from tacit.errors import LostError, PeerError, UsageError
+from tacit.runtime.align import Common, offer_ids
+from tacit.runtime.connection import Connection, EndedError, RefusedError, Timings
+from tacit.runtime.dialogue import Bye, Checkpoint, Hello
+from tacit.runtime.frames import VERSION
+from tacit.runtime.line import Line
+from tacit.runtime.party import FeatureEnd
+from tacit.runtime.place import Place
+from tacit.runtime.plan import Plan
+from tacit.runtime.protocol import Role, disagreement
+from tacit.runtime.remote import RemoteLabel
+from tacit.runtime.schedule import Schedule, follow
+from tacit.runtime.session import Step, predict
+from tacit.runtime.waiting import Waiting
+
+__all__ = ["FeatureRun", "greet", "point", "stop_of"]
+
+MOST_REFUSALS = 3
+"""How often in a row a refusal may be answered with a new connection: what a bad line garbled
+may pass the next time, what the label party means it says again."""
+
+
+def point(step: int) -> int | None:
+    """Return a number of finished steps as a resume point: the last finished one."""
+    return None if step == 0 else step - 1
+
+
+def stop_of(hello: Hello) -> int:
+    """Return how many steps a party that says hello has finished."""
+    return 0 if hello.resume_point is None else hello.resume_point + 1
+
+
+def greet(connection: Connection, *, name: str, plan: Plan, offer: int) -> int:
+    """Say hello to the label party; return the step that it is ready to go on from."""
+    hello = Hello(
+        versions=(VERSION,), party=name, plan_digest=plan.digest(), resume_point=point(offer)
+    )
+    connection.send(hello)
+    try:
+        answer = connection.receive(Hello)
+    except RefusedError as error:
+        raise UsageError(f"{error}; the plan here is {plan.to_json()}") from error
+    problem = disagreement(hello, answer)
+    if problem is not None:
+        raise PeerError(problem)
+    return stop_of(answer)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FeatureRun:
+    """Everything that a feature party needs for its run; :meth:`run` carries it out.
+
+    Args:
+        name: of this party.
+        plan: what both sides must agree on.
+        ids: of this party's examples, each once.
+        place: where this party is; ``build`` of it sees the common examples through ``aligned``.
+        aligned: told which examples are common before the first step.
+        dial: opens a line to the label party, or raises ``LostError``.
+        timings: how long to wait within a conversation.
+        waiting: for a label party that is not there.
+        log: hears a line about what happens.
+        done: hears of every finished step, with the number of all.
+    """
+
+    name: str
+    plan: Plan
+    ids: npt.NDArray[Any]
+    place: Place[FeatureEnd]
+    aligned: Callable[[Common], None]
+    dial: Callable[[], Line]
+    timings: Timings
+    waiting: Waiting
+    log: Callable[[str], None]
+    done: Callable[[int, int], None]
+
+    def run(self) -> str:
+        """Train to the end, through lost connections and restarts; return how it ended."""
+        offer, refusals = None, 0
+        while True:
+            stop = self.place.position
+            try:
+                line = self.dial()
+                with Connection(
+                    line, Role.FEATURE, timings=self.timings, narrow=self.plan.wire_bits == 16
+                ) as connection:
+                    offer = self._converse(connection, offer)
+                if offer is None:
+                    return "finished"
+            except EndedError:
+                self.place.save()
+                return "ended by the label party"
+            except RefusedError as error:
+                refusals = refusals + 1 if self.place.position == stop else 1
+                if refusals > MOST_REFUSALS:
+                    raise
+                self.log(str(error))
+            except LostError as error:
+                if self.place.finished():  # the goodbye was all that was left
+                    return "finished"
+                self.waiting.pause(str(error))
+
+    def _converse(self, connection: Connection, offer: int | None) -> int | None:
+        """Talk to the end of the run; return a smaller offer where the answer does not serve."""
+        stops = self.place.stops()
+        offer = stops[-1] if offer is None else offer
+        start = greet(connection, name=self.name, plan=self.plan, offer=offer)
+        if start not in stops:
+            connection.send(Bye())
+            return max(stop for stop in stops if stop < start)
+        self.waiting.over()
+        common = self._align(connection)
+        self.place.go(start)
+        self._train(connection, common, start)
+        connection.send(Bye())
+        return None
+
+    def _align(self, connection: Connection) -> Common:
+        common = offer_ids(connection, self.ids)
+        self.place.settle_on(common.digest(), len(common))
+        self.aligned(common)
+        return common
+
+    def _train(self, connection: Connection, common: Common, start: int) -> None:
+        schedule = Schedule.of(self.plan, len(common))
+        features = [self.place.party]
+        self.log(f"{len(common)} examples in common, {schedule.steps - start} steps to go")
+
+        def done(step: Step, last: bool) -> None:
+            self.place.reach(step.step + 1, last=last)
+            self.done(step.step + 1, schedule.steps)
+
+        def evaluate(epoch: int) -> None:
+            label = RemoteLabel(connection)
+            predict(schedule.test_rows, features=features, label=label, batch_size=schedule.piece)
+            if label.note is not None:
+                self.log(f"epoch {epoch + 1}: {label.note}")
+
+        def save(stop: int) -> None:
+            connection.send(Checkpoint(step=stop - 1))
+            connection.receive(Checkpoint)
+            self.place.save()
+
+        follow(schedule, first=start, features=features, label=RemoteLabel(connection),
+               done=done, evaluate=evaluate, save=save)  # fmt: skip

@@ -1,0 +1,99 @@
+"""The label party with its journal: a step is released once, and then only as the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from tacit.errors import PeerError, ReplayError
+from tacit.runtime.journal import Journal, digest
+from tacit.runtime.messages import Embedding, Gradient
+from tacit.runtime.party import LabelEnd, LabelParty, Rows
+
+__all__ = ["Journalled"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Done:
+    """The last step: what came in, what went out, and the loss."""
+
+    step: int
+    seen: bytes
+    gradients: list[Gradient]
+    loss: float | None = None
+
+
+@final
+class Journalled(LabelEnd):
+    """Writes every release into the journal before it is handed out.
+
+    Guarantee: for a step on record, the same embeddings get the same bytes, and other embeddings
+    get nothing. A release that comes out differently from the one on record is not handed out.
+    The operator may allow another one (``Journal.allow_again``); the ledger is then charged twice.
+
+    Args:
+        party: the label party that does the work.
+        journal: of this run.
+    """
+
+    def __init__(self, party: LabelParty, journal: Journal) -> None:
+        self.party = party
+        self._journal = journal
+        self._done: _Done | None = None
+        self._again = False
+
+    def can_repeat(self, step: int) -> bool:
+        """Whether the bytes of a step are still at hand."""
+        return self._done is not None and self._done.step == step
+
+    def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
+        """Return the releases of a step, new ones or those that were returned before."""
+        step, seen = embeddings[0].step, _digest([e.values for e in embeddings])
+        try:
+            self._journal.check(step, seen)
+        except ReplayError as error:
+            raise PeerError(str(error)) from error
+        self._again = self.can_repeat(step)
+        if self._again and self._done is not None and self._done.seen == seen:
+            return self._done.gradients
+        held = self._journal.find(step)
+        gradients = self.party.step(rows, embeddings)
+        sent = _digest([g.values for g in gradients])
+        if held is not None and (held.embedding, held.release) != (seen, sent):
+            self._charge_again(rows)
+        self._journal.record(step, seen, sent)
+        self._done = _Done(step=step, seen=seen, gradients=gradients)
+        self._again = False
+        return gradients
+
+    def update(self) -> float:
+        """Update the top model, unless the step was only sent again."""
+        done = self._done
+        if self._again and done is not None and done.loss is not None:
+            return done.loss
+        loss = self.party.update()
+        if done is not None:
+            self._done = _Done(step=done.step, seen=done.seen, gradients=done.gradients, loss=loss)
+        return loss
+
+    def predict(self, rows: Rows, embeddings: Sequence[Tensor]) -> Tensor:
+        """Return predicted probabilities."""
+        return self.party.predict(rows, embeddings)
+
+    def _charge_again(self, rows: Rows) -> None:
+        """Count a step that was allowed again as what it is, one more release."""
+        guard = self.party.guard
+        if guard.ledger is not None and guard.last_certificate is not None:
+            covered = guard.label_guard is not None
+            guard.ledger.charge(rows, guard.last_certificate, covered=covered)
+
+
+def _digest(parts: Sequence[Tensor]) -> bytes:
+    if len(parts) == 1:
+        return digest(parts[0])
+    return hashlib.sha256(b"".join(map(digest, parts))).digest()

@@ -1,0 +1,143 @@
+"""Where a party is in a run: the step that it has reached, and those that it can return to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, final
+
+import torch
+from torch import nn
+
+from tacit.errors import UsageError
+from tacit.runtime.checkpoint import Checkpoints, State
+from tacit.runtime.plan import Plan
+from tacit.runtime.schedule import Schedule
+
+__all__ = ["Place", "Works"]
+
+Party = TypeVar("Party")
+States = Mapping[str, State]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Works(Generic[Party]):
+    """A party as it was built, and what must be stored of it.
+
+    ``states`` returns everything beside models and optimisers that later steps depend on.
+    """
+
+    party: Party
+    models: Mapping[str, nn.Module]
+    optimizers: Mapping[str, torch.optim.Optimizer]
+    states: Callable[[], dict[str, State]]
+
+
+Build = Callable[[States | None], Works[Party]]
+"""Makes a party as it is before the first step, or from the states of a checkpoint."""
+
+
+@final
+class Place(Generic[Party]):
+    """The live state of a party and its checkpoints.
+
+    Args:
+        checkpoints: where states are kept.
+        plan: of the run; checkpoints made by another are refused, more epochs are not another.
+        build: makes the party; called when a step is returned to.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, plan: Plan, build: Build[Party]) -> None:
+        self._checkpoints = checkpoints
+        self._plan = plan
+        self._build = build
+        self._works: Works[Party] | None = None
+        self._settled = True
+        self.position = 0
+        self._common: str | None = None
+        self._count: int | None = None
+        latest = checkpoints.latest()
+        if latest is not None:
+            self._check_plan(latest.cursor)
+            self._common, self._count = latest.cursor["common"], latest.cursor["count"]
+
+    @property
+    def party(self) -> Party:
+        """The party at this place."""
+        assert self._works is not None  # noqa: S101 - go comes first
+        return self._works.party
+
+    @property
+    def works(self) -> Works[Party] | None:
+        """Everything that was built; None before the first :meth:`go`."""
+        return self._works
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """A line for each checkpoint that was left out."""
+        return self._checkpoints.damaged
+
+    def stops(self) -> list[int]:
+        """Return every number of steps that this party can go on from, in ascending order."""
+        live = {self.position} if self._works is not None and self._settled else set()
+        return sorted({0, *self._checkpoints.steps(), *live})
+
+    def go(self, step: int) -> None:
+        """Return to a stop; what was done after it is given up and will be done again."""
+        if self._works is not None and self._settled and step == self.position:
+            return
+        self._works = None
+        if step == 0:
+            self._works = self._build(None)
+        else:
+            held = self._checkpoints.at(step)
+            works = self._build(held.states)
+            held.restore(models=works.models, optimizers=works.optimizers)
+            self._works = works
+        self.position, self._settled = step, True
+
+    def reach(self, step: int, *, last: bool) -> None:
+        """Note a finished step; after the last before a checkpoint, only that one is a stop."""
+        self.position, self._settled = step, not last
+
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        if self._count is None:
+            return False
+        return self.stops()[-1] >= Schedule.of(self._plan, self._count).steps
+
+    def settle_on(self, common: str, count: int) -> None:
+        """Take the common examples by their digest; a run stays with those that it began with."""
+        if self._common not in (None, common):
+            raise UsageError(
+                f"this run began with other common examples than today's {count}: bring back the "
+                "tables of that time on both sides, or name new state folders for a new run"
+            )
+        self._common, self._count = common, count
+
+    def save(self) -> None:
+        """Store the state as it is now."""
+        works = self._works
+        assert works is not None  # noqa: S101 - go comes first
+        self._checkpoints.save(
+            self.position,
+            models=works.models,
+            optimizers=works.optimizers,
+            states=works.states(),
+            cursor={
+                "plan": self._plan.to_json(),
+                "common": self._common,
+                "count": self._count,
+            },
+        )
+        self._settled = True
+
+    def _check_plan(self, cursor: Mapping[str, Any]) -> None:
+        before = replace(Plan.from_json(cursor["plan"]), epochs=self._plan.epochs)
+        difference = self._plan.difference(before)
+        if difference is not None:
+            raise UsageError(
+                f"{self._checkpoints.path}: a run is stored here, and {difference}: go on with the "
+                "same plan, or name another state folder for a new run"
+            )

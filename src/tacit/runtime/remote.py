@@ -1,0 +1,117 @@
+"""Parties at the far end of a connection, as the training loop sees them.
+
+The loop runs on both sides: at the feature party with a :class:`RemoteLabel`, at the label party
+with a :class:`RemoteFeature`. What one asks for is what the other is at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from tacit.errors import LostError, PeerError
+from tacit.runtime.connection import Connection
+from tacit.runtime.dialogue import Evaluate, Predict, Release, Train
+from tacit.runtime.messages import Embedding, Gradient
+from tacit.runtime.party import FeatureEnd, LabelEnd, Rows
+
+__all__ = ["RemoteFeature", "RemoteLabel"]
+
+Asking = type[Evaluate] | type[Predict]
+
+
+@final
+class RemoteLabel(LabelEnd):
+    """The label party, from where the features are."""
+
+    def __init__(self, connection: Connection, *, asking: Asking = Evaluate) -> None:
+        self._connection = connection
+        self._asking = asking
+        self._part = 0
+        self.note: str | None = None
+
+    def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:  # noqa: ARG002
+        """Send the embeddings and wait for their release."""
+        (embedding,) = embeddings
+        self._connection.send(Train(embedding))
+        return [self._connection.receive(Release).gradient]
+
+    def update(self) -> float:
+        """Return no number: the loss is the label party's to know."""
+        return math.nan
+
+    def predict(self, rows: Rows, embeddings: Sequence[Tensor]) -> Tensor:
+        """Send embeddings to be predicted; the predictions stay there, so none are returned."""
+        (values,) = embeddings
+        self._connection.send(self._asking(part=self._part, values=values))
+        receipt = self._connection.receive(self._asking)
+        self._part += 1
+        self.note = receipt.note if isinstance(receipt, Evaluate) else None
+        return torch.full((len(rows),), math.nan)
+
+
+@final
+class RemoteFeature(FeatureEnd):
+    """A feature party, from where the labels are.
+
+    A release that could not be sent does not stop the step that it belongs to: whether the peer
+    has it is not known, so the top model must be as if it had. The loss shows at the next step.
+    """
+
+    def __init__(
+        self, connection: Connection, *, cut: tuple[int, ...], asking: Asking = Evaluate
+    ) -> None:
+        self._connection = connection
+        self._cut = cut
+        self._asking = asking
+        self._lost: LostError | None = None
+        self._owed: int | None = None
+
+    def forward(self, step: int, rows: Rows) -> Embedding:  # noqa: ARG002 - the protocol counts
+        """Wait for the embeddings of a batch."""
+        self._raise_lost()
+        embedding = self._connection.receive(Train).embedding
+        self._check(embedding.values, rows)
+        return embedding
+
+    def backward(self, gradient: Gradient) -> None:
+        """Send the release."""
+        try:
+            self._connection.send(Release(gradient))
+        except LostError as error:
+            self._lost = error
+
+    def embed(self, rows: Rows) -> Tensor:
+        """Wait for embeddings to be predicted; the receipt for them goes out with the next."""
+        self._raise_lost()
+        self.settle()
+        message = self._connection.receive(self._asking)
+        values = message.values
+        assert values is not None  # noqa: S101 - the protocol lets only those through
+        self._check(values, rows)
+        self._owed = message.part
+        return values
+
+    def settle(self, note: str | None = None) -> None:
+        """Send the receipt that is owed, with a note if there is something to tell."""
+        if self._owed is None:
+            return
+        part, self._owed = self._owed, None
+        receipt = Predict(part=part) if self._asking is Predict else Evaluate(part=part, note=note)
+        self._connection.send(receipt)
+
+    def _raise_lost(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+
+    def _check(self, values: Tensor, rows: Rows) -> None:
+        wanted = (len(rows), *self._cut)
+        if values.dtype != torch.float32 or tuple(values.shape) != wanted:
+            raise PeerError(
+                f"embeddings must be torch.float32 {wanted} by the plan, "
+                f"got {values.dtype} {tuple(values.shape)}"
+            )
