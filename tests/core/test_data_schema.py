@@ -125,7 +125,7 @@ def test_times_as_numbers(tmp_path, unit, values):
         ({"label": 3}, "label takes the name of a column, got 3"),
         ({"numeric": "a"}, "numeric takes a list of column names, got 'a'"),
         ({"categorical": [1]}, r"categorical takes a list of column names, got \[1\]"),
-        ({"numeric": []}, "no features: fill numeric or categorical"),
+        ({"label": 3, "numeric": []}, "label takes the name of a column, got 3"),
         ({"numeric": ["a", "a"]}, "column 'a' is listed twice"),
         ({"categorical": ["a"]}, "column 'a' is listed twice"),
         ({"numeric": ["y"]}, "column 'y' is the label or id"),
@@ -147,9 +147,20 @@ def test_schema_mistakes_one_by_one(change, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_schema_without_a_label_or_without_sense(tmp_path):
-    with pytest.raises(InputError, match='label is missing: write label = "'):
-        parse_schema({"numeric": ["a"]})
+def test_a_file_of_one_party_alone_is_no_table(tmp_path):
+    path = tmp_path / "half.csv"
+    path.write_text("y,a\n0,1\n1,3\n")
+    with pytest.raises(InputError, match=r"half.csv: this file has no label: it is a feature part"):
+        load(str(path), schema={"numeric": ["a"]})
+    with pytest.raises(InputError, match=r"half.csv: this file has no features: it is a label pa"):
+        load(str(path), schema={"label": "y"})
+    with pytest.raises(InputError, match="neither a label nor features"):
+        parse_schema({"id": "a"})
+    with pytest.raises(InputError, match="positive = 'yes' without a label"):
+        parse_schema({"numeric": ["a"], "positive": "yes"})
+
+
+def test_a_schema_without_sense(tmp_path):
     path = write(tmp_path, schema="label = ")
     with pytest.raises(InputError, match=r"clicks.csv.schema.toml cannot be read as a schema"):
         load(path)

@@ -1,7 +1,7 @@
 """Data sets, users' own tables, and how parties divide, order and read them.
 
 Names load when they are first used: listing data sets needs no numpy, and only :func:`take`
-needs torch.
+and the rows of a :class:`PartyTable` need torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from tacit.data.ads import CEILING, ads_rows, bayes_auc
     from tacit.data.ads_file import write_ads_parquet
     from tacit.data.catalog import Checked, check, describe, find, load, names
+    from tacit.data.encoding import Encoding
     from tacit.data.entries import DataSet
+    from tacit.data.party import PartyTable
+    from tacit.data.party_file import load_party
+    from tacit.data.party_sample import write_party_sample
     from tacit.data.places import cache_directory, data_directory
     from tacit.data.schema import Schema, parse_schema, read_schema, schema_path
     from tacit.data.tables import (
@@ -33,7 +37,9 @@ __all__ = [
     "Checked",
     "Columns",
     "DataSet",
+    "Encoding",
     "Features",
+    "PartyTable",
     "Schema",
     "Table",
     "ads_rows",
@@ -45,6 +51,7 @@ __all__ = [
     "describe",
     "find",
     "load",
+    "load_party",
     "names",
     "order",
     "parse_schema",
@@ -55,13 +62,18 @@ __all__ = [
     "subset",
     "take",
     "write_ads_parquet",
+    "write_party_sample",
 ]
 
 _HOMES = {
     "ads": ("CEILING", "ads_rows", "bayes_auc"),
     "ads_file": ("write_ads_parquet",),
     "catalog": ("Checked", "check", "describe", "find", "load", "names"),
+    "encoding": ("Encoding",),
     "entries": ("DataSet",),
+    "party": ("PartyTable",),
+    "party_file": ("load_party",),
+    "party_sample": ("write_party_sample",),
     "places": ("cache_directory", "data_directory"),
     "schema": ("Schema", "parse_schema", "read_schema", "schema_path"),
     "tables": (

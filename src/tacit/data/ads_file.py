@@ -11,7 +11,7 @@ from tacit.data.ads import CATEGORICAL, DAYS, NUMERIC, AdsRows, ads_rows
 from tacit.data.draws import Array
 from tacit.data.schema import schema_path
 
-__all__ = ["write_ads_parquet"]
+__all__ = ["words", "write_ads_parquet"]
 
 
 def write_ads_parquet(path: str | Path, rows: int, seed: int = 0, *, positive: float = 0.1) -> Path:
@@ -32,6 +32,16 @@ def write_ads_parquet(path: str | Path, rows: int, seed: int = 0, *, positive: f
     return path
 
 
+def words(name: str, size: int) -> list[str]:
+    """Return the values of a category as text, in the order of their codes.
+
+    >>> words("device", 3)
+    ['device_0', 'device_1', 'device_2']
+    """
+    width = len(str(size - 1))
+    return [f"{name}_{k:0{width}}" for k in range(size)]
+
+
 def _schema() -> Arrow:
     text = pa.dictionary(pa.int32(), pa.string())
     kinds = {"id": pa.int64(), "day": pa.int64(), "converted": pa.int8()}
@@ -43,9 +53,8 @@ def _batch(block: AdsRows, numbers: Array, rows: int) -> Arrow:
     columns = [numbers, numbers * DAYS // rows, block.labels.astype(np.int8), *block.numeric.T]
     arrays = [pa.array(np.ascontiguousarray(column)) for column in columns]
     for (name, size), codes in zip(CATEGORICAL.items(), block.categorical.T, strict=True):
-        width = len(str(size - 1))
-        words = pa.array([f"{name}_{k:0{width}}" for k in range(size)])
-        arrays.append(pa.DictionaryArray.from_arrays(np.ascontiguousarray(codes), words))
+        known = pa.array(words(name, size))
+        arrays.append(pa.DictionaryArray.from_arrays(np.ascontiguousarray(codes), known))
     return pa.record_batch(arrays, schema=_schema())
 
 

@@ -8,7 +8,7 @@ stays in memory is one chunk and the distinct values of each chunk.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import BinaryIO, final
 import numpy as np
 
 from tacit.data._arrow import Arrow, pa, pc
-from tacit.data.chunks import Chunk, Layout, Scaler
+from tacit.data.chunks import Chunk, Coding, Layout, Scaler
 from tacit.data.draws import Array
 from tacit.errors import InputError
 
@@ -27,12 +27,24 @@ DAY = 86_400
 _BLOCK = 1 << 17
 
 
-def build(chunks: Iterable[Chunk], layout: Layout, folder: Path) -> None:
-    """Write the arrays of a table and ``table.json`` into an empty folder."""
+def build(
+    chunks: Iterable[Chunk],
+    layout: Layout,
+    folder: Path,
+    *,
+    known: Coding | None = None,
+    check_ids: Callable[[Array], None] | None = None,
+) -> Coding:
+    """Write the arrays of a table and ``table.json`` into an empty folder; return the coding.
+
+    With ``known``, numbers and categories are coded as in the file that it was learned from, and
+    the labels, if any, need not have every class. ``check_ids`` sees all ids in the order of the
+    file.
+    """
     with _Spool(folder, layout) as spool:
         for chunk in chunks:
             spool.add(chunk)
-    spool.finish()
+    return spool.finish(known, check_ids)
 
 
 @final
@@ -58,18 +70,19 @@ class _Spool:
 
     def add(self, chunk: Chunk) -> None:
         """Append one chunk to the raw files."""
-        if not len(chunk.labels):
+        if not len(chunk):
             return
-        self.sizes.append(len(chunk.labels))
+        self.sizes.append(len(chunk))
         self.scaler.update(chunk.numeric)
         self._append("numeric", chunk.numeric)
         codes = [self._encode(at, column) for at, column in enumerate(chunk.categorical)]
         if codes:
             self._append("categorical", np.column_stack(codes))
-        self._append("labels", chunk.labels)
-        counts = np.bincount(chunk.labels, minlength=len(self.seen))
-        counts[: len(self.seen)] += self.seen
-        self.seen = counts
+        if chunk.labels is not None:
+            self._append("labels", chunk.labels)
+            counts = np.bincount(chunk.labels, minlength=len(self.seen))
+            counts[: len(self.seen)] += self.seen
+            self.seen = counts
         if chunk.ids is not None:
             self.id_types.append(chunk.ids.dtype)
             self._append("ids", chunk.ids)
@@ -92,14 +105,26 @@ class _Spool:
         codes: Array = encoded.indices.to_numpy().astype(np.int32)
         return codes
 
-    def finish(self) -> None:
+    def finish(
+        self, known: Coding | None = None, check_ids: Callable[[Array], None] | None = None
+    ) -> Coding:
         """Write the arrays from the raw files, remove those, and describe the table."""
-        self._check_labels()
         rows = sum(self.sizes)
-        self._write("numeric", np.dtype(np.float32), len(self.layout.numeric), self._numbers())
-        self._write("labels", np.dtype(np.int64), None, self._blocks("labels", np.dtype(np.int64)))
-        cardinalities = self._write_categories()
+        if not rows:
+            name = self.layout.name
+            raise InputError(f"{name} has no rows: check that the file is the whole one")
+        coding = known
+        if coding is None:
+            self._check_labels()
+            coding = self.scaler.coding(self._values())
+        self._write("numeric", np.dtype(np.float32), len(coding.offset), self._numbers(coding))
+        self._write_categories(coding)
+        if "labels" in self.raw:
+            whole = np.dtype(np.int64)
+            self._write("labels", whole, None, self._blocks("labels", whole))
         self._write("ids", *self._ids())
+        if check_ids is not None:
+            check_ids(np.load(self.folder / "ids.npy", mmap_mode="r", allow_pickle=False))
         if "time" in self.raw:
             days = (t // DAY for t in self._blocks("time", np.dtype(np.int64)))
             self._write("day", np.dtype(np.int32), None, days)
@@ -109,14 +134,16 @@ class _Spool:
             self._sort()
         for path in self.folder.glob("*.raw"):
             path.unlink()
+        cardinalities = [len(values) for values in coding.values]
         facts = {"rows": rows, "cardinalities": cardinalities, "classes": len(self.seen)}
         text = json.dumps({**asdict(self.layout), **facts})
         (self.folder / "table.json").write_text(text, encoding="utf-8")
+        return coding
 
     def _check_labels(self) -> None:
         name, rows = self.layout.name, sum(self.sizes)
-        if not rows:
-            raise InputError(f"{name} has no rows: check that the file is the whole one")
+        if "labels" not in self.raw:
+            return
         if np.count_nonzero(self.seen) < 2:
             raise InputError(
                 f"labels of {name} must have two classes, all {rows} rows have "
@@ -134,19 +161,21 @@ class _Spool:
             for size in self.sizes:
                 yield np.fromfile(file, dtype, size * width)
 
-    def _numbers(self) -> Iterator[Array]:
+    def _numbers(self, coding: Coding) -> Iterator[Array]:
         width = len(self.layout.numeric)
         for block in self._blocks("numeric", np.dtype(np.float64), width):
-            yield self.scaler.apply(block.reshape(-1, width))
+            yield coding.scale(block.reshape(-1, width))
 
-    def _write_categories(self) -> list[int]:
-        """Write codes in the order of the values, and return the number of values per column."""
-        maps, cardinalities = [], []
-        for words in self.words:
-            every = pa.concat_arrays(words)
-            known = every.unique().sort()
-            cardinalities.append(len(known))
-            codes = pc.index_in(every, value_set=known).to_numpy().astype(np.int32)
+    def _values(self) -> tuple[Arrow, ...]:
+        """Return the distinct values of each category, sorted."""
+        return tuple(pa.concat_arrays(words).unique().sort() for words in self.words)
+
+    def _write_categories(self, coding: Coding) -> None:
+        """Write the place of each value among the known ones."""
+        maps = []
+        for words, known in zip(self.words, coding.values, strict=True):
+            places = pc.index_in(pa.concat_arrays(words), value_set=known)
+            codes = pc.fill_null(places, len(known)).to_numpy().astype(np.int32)
             maps.append(np.split(codes, np.cumsum([len(chunk) for chunk in words])[:-1]))
         width = len(maps)
         blocks = (
@@ -157,7 +186,6 @@ class _Spool:
             )
         )
         self._write("categorical", np.dtype(np.int32), width, blocks)
-        return cardinalities
 
     def _ids(self) -> tuple[np.dtype[np.generic], None, Iterator[Array]]:
         """Return the ids; text as wide as the widest, row numbers where there are none."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,10 +28,11 @@ from tacit.data.places import cache_directory
 from tacit.data.tables import Columns, Table
 from tacit.errors import InputError
 
-__all__ = ["FORMAT", "cached"]
+__all__ = ["FORMAT", "cached", "entry", "kept", "mapped"]
 
 FORMAT = 1
 _ABANDONED = 86_400.0
+_Opened = TypeVar("_Opened")
 
 
 def cached(
@@ -45,17 +47,27 @@ def cached(
     ``chunks`` reads the sources; it is called only when no entry fits. ``options`` is whatever
     else decides about the content, as plain data.
     """
-    folder = _entry(layout, sources, options)
-    table = _open(folder)
-    if table is None:
-        _store(folder, layout, chunks)
-        table = _open(folder)
-    if table is None:
+
+    def fill(folder: Path) -> None:
+        build(chunks(), layout, folder)
+
+    return kept(entry(layout, sources, options), fill, _open)
+
+
+def kept(
+    folder: Path, fill: Callable[[Path], None], open_entry: Callable[[Path], _Opened | None]
+) -> _Opened:
+    """Return what ``open_entry`` makes of an entry; one that is not whole is filled first."""
+    opened = open_entry(folder)
+    if opened is None:
+        _store(folder, fill, open_entry)
+        opened = open_entry(folder)
+    if opened is None:
         raise InputError(f"{folder} cannot be read back: remove it and load again")
-    return table
+    return opened
 
 
-def _entry(layout: Layout, sources: Sequence[Path], options: object) -> Path:
+def entry(layout: Layout, sources: Sequence[Path], options: object) -> Path:
     """Return the folder of an entry: what and where it comes from, then in which state."""
     paths = [path.resolve() for path in sources]
     what = _digest([FORMAT, [str(path) for path in paths], asdict(layout), options])
@@ -67,7 +79,9 @@ def _digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def _store(folder: Path, layout: Layout, chunks: Callable[[], Iterable[Chunk]]) -> None:
+def _store(
+    folder: Path, fill: Callable[[Path], None], open_entry: Callable[[Path], _Opened | None]
+) -> None:
     """Build an entry aside, then rename it; drop it if anything fails on the way."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -79,13 +93,13 @@ def _store(folder: Path, layout: Layout, chunks: Callable[[], Iterable[Chunk]]) 
             f"set TACIT_CACHE to a directory that can"
         ) from error
     try:
-        build(chunks(), layout, aside)
-        if _open(folder) is None:
+        fill(aside)
+        if open_entry(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)
             aside.rename(folder)
     except OSError:
         # Another process may have stored the same entry in the meantime: that one serves.
-        if _open(folder) is None:
+        if open_entry(folder) is None:
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -118,16 +132,16 @@ def _open(folder: Path) -> Table | None:
         )
         return Table(
             name=facts["name"],
-            numeric=_map(folder, "numeric", rows, len(facts["numeric"])),
-            categorical=_map(folder, "categorical", rows, len(facts["categorical"])),
+            numeric=mapped(folder, "numeric", rows, len(facts["numeric"])),
+            categorical=mapped(folder, "categorical", rows, len(facts["categorical"])),
             cardinalities=tuple(facts["cardinalities"]),
-            labels=_map(folder, "labels", rows),
-            ids=_map(folder, "ids", rows),
-            day=_map(folder, "day", rows) if (folder / "day.npy").exists() else None,
+            labels=mapped(folder, "labels", rows),
+            ids=mapped(folder, "ids", rows),
+            day=mapped(folder, "day", rows) if (folder / "day.npy").exists() else None,
             numeric_names=tuple(facts["numeric"]),
             categorical_names=tuple(facts["categorical"]),
             test_fraction=facts["test_fraction"],
-            fixed_test=_map(folder, "test", rows) if (folder / "test.npy").exists() else None,
+            fixed_test=mapped(folder, "test", rows) if (folder / "test.npy").exists() else None,
             classes=facts["classes"],
             parties=parties,
         )
@@ -135,7 +149,8 @@ def _open(folder: Path) -> Table | None:
         return None
 
 
-def _map(folder: Path, part: str, rows: int, *width: int) -> Array:
+def mapped(folder: Path, part: str, rows: int, *width: int) -> Array:
+    """Return an array of an entry as a memory-mapped file; one of another shape is refused."""
     if width == (0,):
         kind = np.float32 if part == "numeric" else np.int32
         return np.zeros((rows, 0), dtype=kind)

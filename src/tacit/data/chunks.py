@@ -11,7 +11,7 @@ from tacit.data._arrow import Arrow
 from tacit.data.draws import Array
 from tacit.data.tables import Columns
 
-__all__ = ["Chunk", "Layout", "Scale", "Scaler"]
+__all__ = ["Chunk", "Coding", "Layout", "Scale", "Scaler"]
 
 Scale: TypeAlias = Literal["unit", "standard", "none"]
 
@@ -34,16 +34,46 @@ class Layout:
 class Chunk:
     """Some rows as read: raw numbers [B, n], one text array per category, labels [B] from 0.
 
+    ``labels`` is None where the file has none: that of a feature party, or one to predict.
     ``ids`` are int64 or text; ``time`` is int64 seconds since 1970 and orders the rows; ``test``
     marks rows of a test part that comes with the data.
     """
 
     numeric: Array
     categorical: tuple[Arrow, ...]
-    labels: Array
+    labels: Array | None
     ids: Array | None = None
     time: Array | None = None
     test: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.numeric)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Coding:
+    """How raw values become scaled numbers and codes: learned from one file, used on any.
+
+    A number becomes ``(number - offset) / spread``, and 0 in a column whose ``spread`` is 0. A
+    category becomes its place in the sorted ``values`` of its column; a value that is not there
+    takes the place after the last.
+
+    >>> coding = Coding(np.array([2.0, 7.0]), np.array([4.0, 0.0]), ())
+    >>> coding.scale(np.array([[5.0, 9.0]])).tolist()
+    [[0.75, 0.0]]
+    """
+
+    offset: Array
+    spread: Array
+    values: tuple[Arrow, ...]
+
+    def scale(self, block: Array) -> Array:
+        """Return a block [B, n] scaled, as float32."""
+        constant = self.spread == 0.0
+        scaled: Array = (block - self.offset) / np.where(constant, 1.0, self.spread)
+        scaled[:, constant] = 0.0
+        return scaled.astype(np.float32)
 
 
 @final
@@ -82,14 +112,15 @@ class Scaler:
         self.mean += apart * (size / total)
         self.count = total
 
+    def coding(self, values: tuple[Arrow, ...] = ()) -> Coding:
+        """Return what was learned of the numbers, with the values of the categories."""
+        if self.kind == "none":
+            return Coding(np.zeros_like(self.mean), np.ones_like(self.mean), values)
+        offset, spread = self.low, self.high - self.low
+        if self.kind == "standard":
+            offset, spread = self.mean, np.sqrt(self.square / max(1, self.count))
+        return Coding(offset, np.where(self.high == self.low, 0.0, spread), values)
+
     def apply(self, block: Array) -> Array:
         """Return the block scaled, as float32."""
-        if self.kind == "none":
-            return block.astype(np.float32)
-        shift, spread = self.low, self.high - self.low
-        if self.kind == "standard":
-            shift, spread = self.mean, np.sqrt(self.square / max(1, self.count))
-        constant = (self.high == self.low) | (spread == 0.0)
-        scaled: Array = (block - shift) / np.where(constant, 1.0, spread)
-        scaled[:, constant] = 0.0
-        return scaled.astype(np.float32)
+        return self.coding().scale(block)

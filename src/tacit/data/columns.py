@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from tacit.data.text import TextFile
 from tacit.data.values import Refuse, categories, ids, labels, numbers, seconds
 from tacit.errors import InputError
 
-__all__ = ["load_file"]
+__all__ = ["chunks_of", "columns_of", "existing", "load_file"]
 
 _ROWS = 1 << 16
 
@@ -32,18 +33,51 @@ def load_file(
     The schema is the TOML file beside it, or the file, mapping or record given. Numbers are
     scaled by statistics of all rows. Missing numbers are 0, missing categories the empty text.
     """
+    path = existing(path)
+    meaning = _schema(path, schema)
+    _refuse_party(path, meaning)
+
+    def chunks() -> Iterator[Chunk]:
+        return (chunk for _, chunk in chunks_of(path, meaning))
+
+    return cached(meaning.layout(path.name), [path], chunks, options=asdict(meaning))
+
+
+def existing(path: str | Path) -> Path:
+    """Return the path of a file that is there."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"there is no file {path}: check the path")
-    meaning = _schema(path, schema)
-    layout = meaning.layout(path.name)
+    return path
+
+
+def chunks_of(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Chunk]]:
+    """Yield the rows of a file, each chunk with its way to refuse one of its rows."""
     read = _from_parquet if path.suffix == ".parquet" else _from_text
+    for refuse, batch in read(path, schema):
+        yield refuse, _chunk(batch, refuse, schema)
 
-    def chunks() -> Iterator[Chunk]:
-        for refuse, batch in read(path, meaning):
-            yield _chunk(batch, refuse, meaning)
 
-    return cached(layout, [path], chunks, options=asdict(meaning))
+def columns_of(path: Path) -> tuple[str, ...]:
+    """Return the names of the columns that a file has."""
+    if path.suffix != ".parquet":
+        return TextFile(path).columns()
+    with _open_parquet(path) as file:
+        return tuple(file.schema_arrow.names)
+
+
+def _refuse_party(path: Path, schema: Schema) -> None:
+    """Refuse the file of one party, from which alone nothing can be learned."""
+    if schema.label is None:
+        raise InputError(
+            f"{path}: this file has no label: it is a feature party's; use it with tacit party, "
+            f'or write label = "<the label column>" in its schema'
+        )
+    if not schema.numeric and not schema.categorical:
+        raise InputError(
+            f"{path}: this file has no features: it is a label party's; use it with tacit party, "
+            f"or fill numeric or categorical in its schema"
+        )
 
 
 def _schema(path: Path, given: str | Path | Mapping[str, object] | Schema | None) -> Schema:
@@ -67,13 +101,19 @@ def _from_text(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Arrow]]:
 
 
 def _from_parquet(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Arrow]]:
+    with _open_parquet(path) as file:
+        schema.match(file.schema_arrow.names, where=path)
+        before = 0
+        for batch in file.iter_batches(batch_size=_ROWS, columns=list(schema.columns())):
+            yield partial(_refuse, path, before), batch
+            before += batch.num_rows
+
+
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[Arrow]:
     try:
         with parquet.ParquetFile(path) as file:
-            schema.match(file.schema_arrow.names, where=path)
-            before = 0
-            for batch in file.iter_batches(batch_size=_ROWS, columns=list(schema.columns())):
-                yield partial(_refuse, path, before), batch
-                before += batch.num_rows
+            yield file
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path} cannot be read as Parquet: {reason}") from error
@@ -90,7 +130,9 @@ def _chunk(batch: Arrow, refuse: Refuse, schema: Schema) -> Chunk:
         categorical=tuple(
             categories(batch[name], refuse, name=name) for name in schema.categorical
         ),
-        labels=labels(
+        labels=None
+        if schema.label is None
+        else labels(
             batch[schema.label], refuse, name=schema.label, positive=schema.positive, binary=False
         ),
         ids=None if schema.id is None else ids(batch[schema.id], refuse, name=schema.id),

@@ -2,7 +2,7 @@
 
 For ``clicks.csv`` the schema is ``clicks.csv.schema.toml``::
 
-    label = "bought"              # required
+    label = "bought"              # without it the file is a feature party's
     positive = "yes"              # the value that counts as 1; without it labels are 0, 1, ...
     id = "click"                  # without it rows are numbered
     time = "clicked_at"           # dates, or numbers in time_unit; puts the rows in time order
@@ -15,6 +15,9 @@ For ``clicks.csv`` the schema is ``clicks.csv.schema.toml``::
     [parties]                     # who owns which columns; without it they are divided evenly
     platform = ["price", "site"]
     bureau = ["age"]
+
+A file of one party alone is read by :func:`tacit.data.load_party`: it needs an ``id``; that of a
+feature party has no label, and that of a label party may do without features.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _SCALES = list(get_args(Scale))
 class Schema:
     """The meaning of a file's columns."""
 
-    label: str
+    label: str | None = None
     positive: str | None = None
     id: str | None = None
     time: str | None = None
@@ -110,8 +113,6 @@ def parse_schema(content: Mapping[str, object], *, where: Path | str = "the sche
     for key in content:
         if key not in known:
             raise InputError(f"{where}: unknown key {key!r}: {nearest(key, known)}")
-    if "label" not in content:
-        raise InputError(f'{where}: label is missing: write label = "<the label column>"')
     schema = Schema(**{key: _value(key, value, where) for key, value in content.items()})  # type: ignore[arg-type]
     _check_columns(schema, where)
     _check_parties(schema, where)
@@ -160,8 +161,14 @@ def _is_names(owned: object) -> bool:
 
 def _check_columns(schema: Schema, where: Path | str) -> None:
     features = [*schema.numeric, *schema.categorical]
-    if not features:
-        raise InputError(f"{where}: no features: fill numeric or categorical")
+    if not features and schema.label is None:
+        raise InputError(
+            f"{where}: neither a label nor features: fill numeric or categorical, or name a label"
+        )
+    if schema.positive is not None and schema.label is None:
+        raise InputError(
+            f"{where}: positive = {schema.positive!r} without a label: name the label or leave it"
+        )
     for name in features:
         if features.count(name) > 1:
             raise InputError(f"{where}: column {name!r} is listed twice: list it once")
@@ -169,7 +176,7 @@ def _check_columns(schema: Schema, where: Path | str) -> None:
             raise InputError(
                 f"{where}: column {name!r} is the label or id: take it out of features"
             )
-    if schema.label in (schema.id, schema.time):
+    if schema.label is not None and schema.label in (schema.id, schema.time):
         raise InputError(f"{where}: column {schema.label!r} is the label: name another id or time")
 
 

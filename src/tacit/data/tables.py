@@ -18,7 +18,18 @@ from tacit.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Columns", "Features", "Table", "assign", "order", "split", "stream", "subset", "take"]
+__all__ = [
+    "Columns",
+    "Features",
+    "Table",
+    "assign",
+    "order",
+    "row_numbers",
+    "split",
+    "stream",
+    "subset",
+    "take",
+]
 
 
 @final
@@ -174,7 +185,7 @@ def take(table: Table, rows: Array, columns: Columns | None = None) -> Features:
     """Return rows as tensors, all columns or those of one party."""
     import torch  # noqa: PLC0415 - tables are listed, split and checked without torch
 
-    rows = _row_numbers(table, rows)
+    rows = row_numbers(rows, name=table.name, size=len(table))
     numeric = np.take(np.asarray(table.numeric), rows, axis=0)
     categorical = np.take(np.asarray(table.categorical), rows, axis=0)
     everything = (*range(numeric.shape[1]),), (*range(categorical.shape[1]),)
@@ -193,7 +204,7 @@ def subset(table: Table, rows: Array) -> Table:
     Codes, cardinalities and scales stay those of the whole table, as in the papers, which code
     and scale before they sample.
     """
-    rows = _row_numbers(table, rows)
+    rows = row_numbers(rows, name=table.name, size=len(table))
     return replace(
         table,
         numeric=np.asarray(table.numeric)[rows],
@@ -241,16 +252,16 @@ def _natural(name: str, value: int) -> int:
     return int(value)
 
 
-def _row_numbers(table: Table, rows: Array) -> Array:
+def row_numbers(rows: Array, *, name: str, size: int) -> Array:
+    """Return row numbers as an array; what is no row of a table of this size is refused."""
     rows = np.asarray(rows)
     if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
         raise InputError(
             f"rows are a list of row numbers, got shape {rows.shape} of {rows.dtype}: "
             f"turn a mask into numbers with numpy.flatnonzero"
         )
-    if len(rows) and not (rows.min() >= 0 and rows.max() < len(table)):
+    if len(rows) and not (rows.min() >= 0 and rows.max() < size):
         raise InputError(
-            f"rows of {table.name} are numbered from 0 to {len(table) - 1}, "
-            f"got {rows.min()} to {rows.max()}"
+            f"rows of {name} are numbered from 0 to {size - 1}, got {rows.min()} to {rows.max()}"
         )
     return rows
