@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import torch
@@ -21,7 +20,8 @@ from tacit.protect import get as get_protection
 from tacit.protect._label_draws import Ids
 from tacit.protect.base import EMPIRICAL, Batch, Draft
 from tacit.protect.measured import measured_sum_kl
-from tacit.rng import Key, whole
+from tacit.protect.resume import Arrays, Last, State, noise_key, pack, unpack
+from tacit.rng import whole
 from tacit.spec import require
 from tacit.types import Certificate, Cut, Flips, LabelCertificate, Release
 
@@ -39,14 +39,16 @@ class Guard:
     at hand. Every release is checked before it is handed out: finite, right shape and type, noise
     of the planned size in it, power within budget. If a check fails, nothing is released.
 
-    The noise key comes from the operating system; ``seed`` is for experiments only, since whoever
-    knows it can subtract the noise. The noise of a release is keyed by the step, the embedding, the
-    clean gradient and the spec: asking for a step again gives the same bytes, and a step with other
-    content is refused.
+    The noise key comes from the operating system unless given. The noise of a release is keyed by
+    the step, the embedding, the clean gradient and the spec: asking for a step again gives the same
+    bytes, and a step with other content is refused.
 
     Args:
         spec: the protection, such as ``"marvell(s=4)"``.
-        seed: replaces the secret key in experiments.
+        seed: replaces the secret key in experiments only: whoever knows it can subtract the noise.
+        key: 32 bytes in place of a fresh key, where a run must go on after a restart; one key per
+            run. Keep it secret, in a file that only the label party can read: whoever has it can
+            subtract the noise. With ``labels``, keep ``label_secret`` as well; another 32 bytes.
         reduction: how the loss averages over the batch. With ``"mean"`` one example's gradient is
             the batch size times what autograd shows; parameters in absolute units refer to it.
         watch: called with every cut and release, e.g. a ``LeakMonitor``; it changes nothing. With a
@@ -73,6 +75,7 @@ class Guard:
         spec: str | Protection[Any] | Chain,
         *,
         seed: int | None = None,
+        key: bytes | None = None,
         reduction: Literal["mean", "sum"] = "mean",
         watch: Watcher | None = None,
         labels: str | LabelMechanism | None = None,
@@ -84,7 +87,7 @@ class Guard:
         self.protection = get_protection(spec)
         self._spec = str(self.protection)
         self.counts: Counter[str] = Counter()
-        self._key = Key.fresh() if seed is None else Key.from_seed(seed)
+        self._key = noise_key(key, seed, label_secret=label_secret)
         self._mean = reduction == "mean"
         self._watch = watch
         self.ledger = ledger
@@ -94,9 +97,7 @@ class Guard:
             else LabelGuard(labels, classes=classes, key=label_key(label_secret, seed))
         )
         require(labels is not None or label_secret is None, "label_secret needs labels", "none")
-        self._memory: tuple[object, ...] | None = None
-        self._width: int | None = None
-        self._last: _Last | None = None
+        self._last: Last | None = None
 
     def __call__(
         self, z: Tensor, y: Tensor, *, ids: Tensor | None = None, probs: Probs | None = None
@@ -154,15 +155,18 @@ class Guard:
             cut = self.label_guard.admit(cut)
         batch = Batch.of(cut, needs=self.protection.needs)
         width = batch.rows.shape[1]
-        if self._width not in (None, width):
-            raise InputError(f"a guard protects one cut, of width {self._width}, got {width}")
+        self._check_width(width)
         # Without noise there is nothing to average away or to cancel: any step may come again.
         tags = () if self.protection.identity else self._tags(cut, batch)
         step = self._next_step(cut.step)
-        again = bool(tags) and self._last is not None and step == self._last.step
-        if again:
-            self._check_same(tags)
-        memory = self._last.before if again and self._last is not None else self._memory
+        last = self._last
+        again = bool(tags) and last is not None and step == last.step
+        if again and last is not None and tags != last.tags:
+            raise ReplayError(
+                "this step was released with another embedding, gradient or label: two releases of "
+                "one step would let the noise be cancelled; take the next step"
+            )
+        memory = None if last is None else last.before if again else last.after
         stream = self._key.stream("noise", step, *tags, self._spec)
         draft = self.protection.apply(batch, stream, memory)
         grads = draft.rows.to(cut.grads.dtype).reshape(cut.grads.shape)
@@ -171,8 +175,10 @@ class Guard:
             return release
         certificate = release.certificate
         self._charge(cut, certificate)
-        self._last = _Last(tags=tags, step=step, certificate=certificate, before=memory)
-        self._memory, self._width = draft.memory, width  # type: ignore[assignment]
+        self._last = Last(
+            step=step, width=width, tags=tags, certificate=certificate, before=memory,
+            after=draft.memory,  # type: ignore[arg-type]
+        )  # fmt: skip
         self.counts[certificate.how] += 1
         if self._watch is not None:
             self._watch(cut, release)
@@ -182,6 +188,31 @@ class Guard:
     def last_certificate(self) -> Certificate | None:
         """The certificate of the last release; it stays at the label party."""
         return None if self._last is None else self._last.certificate
+
+    def to_state(self) -> State:
+        """Return a copy of what later releases depend on besides the key, as a checkpoint takes it.
+
+        The last step and what stands for its content, what the protection remembers, and
+        ``counts``; neither key nor labels. Ledger and label guard have states of their own. Class
+        statistics are in it: it stays with the label party.
+        """
+        return pack(self._last, self.counts, spec=self._spec, key=self._key)
+
+    def load_state(self, arrays: Arrays, values: dict[str, Any]) -> None:
+        """Go on where the guard of the state was, or raise and change nothing.
+
+        Guarantee: with that guard's key and spec, its last step asked for again and all later ones
+        have the bytes that they would have had there. Steps it released after the state may come
+        again; that their content is the same is for a journal to check.
+        """
+        last, counts = unpack(arrays, values, spec=self._spec, key=self._key)
+        if last is not None:
+            self._check_width(last.width)
+        self._last, self.counts = last, counts
+
+    def _check_width(self, width: int) -> None:
+        if self._last is not None and self._last.width != width:
+            raise InputError(f"a guard protects one cut, of width {self._last.width}, got {width}")
 
     def _label_guard(self) -> LabelGuard:
         if self.label_guard is None:
@@ -226,13 +257,6 @@ class Guard:
             )
         return asked
 
-    def _check_same(self, tags: tuple[bytes, ...]) -> None:
-        if self._last is None or tags != self._last.tags:
-            raise ReplayError(
-                "this step was released with another embedding, gradient or label: two releases of "
-                "one step would let the noise be cancelled; take the next step"
-            )
-
     def _certify(self, batch: Batch, draft: Draft, grads: Tensor) -> Certificate:
         """Check the release against its plans and return what may be claimed of it."""
         unit = 2.0 ** (batch.exponent or 0)
@@ -258,17 +282,6 @@ class Guard:
 
     def __repr__(self) -> str:
         return f"Guard({self._spec!r}, releases={self.counts.total()})"
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Last:
-    """What is kept of the last release: enough to make it again, not the bytes themselves."""
-
-    tags: tuple[bytes, ...]
-    step: int
-    certificate: Certificate
-    before: tuple[object, ...] | None
 
 
 @final

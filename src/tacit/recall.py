@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tacit.attack.spectral import principal_direction
+from tacit.errors import InputError
 from tacit.measure import leak_auc
+from tacit.measure.ledger import State
+from tacit.rows import on_host
 from tacit.spec import require
 from tacit.types import Cut, Release
 
 __all__ = ["MemoryMonitor"]
 
+Arrays = dict[str, npt.NDArray[Any]]
+
+_FORMAT = 1
 _DENSE = 1 << 26  # ids below this are places in an array: half a gigabyte at most
 
 
@@ -68,11 +75,41 @@ class MemoryMonitor:
         both = len(labels) > 0 and labels.min() < labels.max()
         return leak_auc(self._sums[known], labels) if both else None
 
+    def to_state(self) -> State:
+        """Return a copy of everything as a checkpoint takes it.
+
+        The labels of all examples are in it as they were shown: it stays with the label party.
+        """
+        arrays: Arrays = {"sums": self._sums.copy(), "labels": self._labels.copy()}
+        if self._direction is not None:
+            arrays["direction"] = np.array(on_host(self._direction))
+        return arrays, {"format": _FORMAT, "seen": self._seen}
+
+    def load_state(self, arrays: Arrays, values: dict[str, Any]) -> None:
+        """Go on where the monitor of the state was, or raise and change nothing."""
+        seen = values.get("seen")
+        forms = {"sums": "float64", "labels": "int8", "direction": "float64"}
+        if not seen:
+            del forms["direction"]
+        if (
+            values.get("format") != _FORMAT
+            or type(seen) is not int
+            or {n: f"{a.dtype}" for n, a in arrays.items() if a.ndim == 1} != forms
+            or len(arrays["sums"]) != len(arrays["labels"])
+        ):
+            raise InputError(
+                f"this is not the state of a memory monitor, of format {_FORMAT}, got "
+                f"{sorted(arrays)} and {sorted(values)}: pass what to_state returned"
+            )
+        self._seen = seen
+        self._sums, self._labels = np.array(arrays["sums"]), np.array(arrays["labels"])
+        self._direction = torch.from_numpy(np.array(arrays["direction"])).clone() if seen else None
+
     def _look(self, rows: Tensor) -> None:
         found = principal_direction(rows.double())
-        if self._direction is not None and float(found @ self._direction) < 0:
+        if self._direction is not None and float(found @ self._direction.to(found)) < 0:
             found = -found
-        self._direction = found
+        self._direction = found.contiguous()  # laid out as it is after a restart
 
     def _grow(self, size: int) -> None:
         if size > len(self._sums):

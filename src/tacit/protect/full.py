@@ -44,10 +44,11 @@ class FullNoise:
 
     @classmethod
     def of(cls, found: ClassCovariances, solved: FullSolution) -> FullNoise:
-        """Return the noise that has the solved covariances."""
+        """Return the noise that has the solved covariances, laid out as it is after a restart."""
+        core0, core1 = map(torch.linalg.cholesky, (solved.noise0, solved.noise1))
         return cls(
-            cores=(torch.linalg.cholesky(solved.noise0).T, torch.linalg.cholesky(solved.noise1).T),
-            basis=found.basis,
+            cores=(core0.T.contiguous(), core1.T.contiguous()),
+            basis=None if found.basis is None else found.basis.contiguous(),
             outside=math.sqrt(solved.outside),
             exponent=found.exponent,
         )
