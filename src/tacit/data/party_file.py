@@ -167,7 +167,9 @@ class _PartyFile:
             encoding = Encoding.learned(
                 coding, self.layout, id_column=str(self.schema.id), label=self._rule(facts)
             )
-        unseen = _unseen(folder, facts["rows"], encoding)
+        unseen = [0] * len(encoding.categorical)
+        if self.encoding is not None:
+            unseen = _unseen(folder, facts["rows"], encoding)
         text = json.dumps({"unseen": unseen, "encoding": encoding.to_json()})
         (folder / "party.json").write_text(text, encoding="utf-8")
 
@@ -242,9 +244,8 @@ def _refuse_repeat(ids: Array, refuse: Refuse) -> None:
 def _check_fit(chunk: Chunk, refuse: Refuse, encoding: Encoding) -> None:
     """Refuse what the trained columns cannot hold: far too large numbers, other classes."""
     for column, values in zip(encoding.numeric, chunk.numeric.T, strict=True):
-        spread = column.spread or np.inf
-        large = np.abs(values / spread - column.offset / spread) > _LARGEST
-        if large.any():
+        large = np.abs(values - column.offset) > _LARGEST * column.spread
+        if column.spread and large.any():
             row = int(np.argmax(large))
             refuse(
                 row,

@@ -27,7 +27,7 @@ def first_repeat(ids: Array) -> tuple[int, int] | None:
     ordered = keys[place]
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
     seen: dict[object, int] = {}
-    last = -1
+    last = -2
     for at in again.tolist():
         if at != last + 1:
             seen = {ids[place[at]].item(): int(place[at])}
