@@ -12,8 +12,10 @@ import tacit
 from tacit.cli.audit import audit
 from tacit.cli.data import app as data_app
 from tacit.cli.demo import demo
+from tacit.cli.init import init
 from tacit.cli.keys import app as keys_app
 from tacit.cli.listing import app as list_app
+from tacit.cli.party import party
 from tacit.cli.recommend import recommend
 from tacit.cli.report import report
 from tacit.cli.train import train
@@ -30,6 +32,8 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(train)
+app.command()(init)
+app.command()(party)
 app.command(context_settings={"allow_extra_args": True})(audit)
 app.command()(report)
 app.command()(recommend)

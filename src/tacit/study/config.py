@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, Literal, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from tacit.errors import SpecError, UsageError
-from tacit.spec import nearest
+from tacit.study._checked import checked, read_toml
 
 __all__ = ["TrainConfig", "read_config"]
 
@@ -72,27 +70,10 @@ class TrainConfig(BaseModel):
     @classmethod
     def of(cls, values: dict[str, Any], *, source: str = "the command line") -> TrainConfig:
         """Return the checked configuration, or one line that names field, value and way out."""
-        known = list(cls.model_fields)
-        for name in values:
-            if name not in known:
-                raise SpecError(f"{source}: unknown key {name!r}: {nearest(name, known)}")
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            reason = first["msg"].removeprefix("Value error, ")
-            raise UsageError(f"{source}: {field} = {first['input']!r}: {reason}") from None
+        return checked(cls, values, source=source)
 
 
 def read_config(path: Path, overrides: dict[str, Any]) -> TrainConfig:
     """Return the configuration of a TOML file, with flags taking the place of its values."""
-    try:
-        values = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise UsageError(f"--config {path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path}: not a readable text file: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"--config {path}: not valid TOML: {error}") from None
+    values = read_toml(path, source=f"--config {path}")
     return TrainConfig.of(values | overrides, source=str(path))

@@ -1,0 +1,130 @@
+"""``tacit party``: one party of a training over the network."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+import typer
+from rich.console import Console
+
+from tacit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tacit.runtime.session import Step
+    from tacit.study.party_config import PartyConfig
+
+__all__ = ["party"]
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="This party's TOML file.")]
+
+
+def party(
+    config: ConfigFile,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only see whether the other party is there and fits.")
+    ] = False,
+    allow_again: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEP",
+            help="Label party: let a step be released once more with other content, which counts "
+            "as one more release. Decide it only if you know why the embeddings changed.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train with another party over the network, or go on with it after any interruption.
+
+    Ids are matched in the clear: the label party sees every id of the feature party, and the
+    feature party learns which of them the label party has.
+    """
+    import torch  # noqa: PLC0415 - torch loads only when it is used
+
+    from tacit.study.party_check import check_party  # noqa: PLC0415 - loads torch
+    from tacit.study.party_config import read_party_config  # noqa: PLC0415 - loads pydantic
+
+    chosen = read_party_config(config)
+    torch.set_num_threads(chosen.threads)
+    if check:
+        found = check_party(chosen)
+    elif allow_again is not None:
+        found = _allow(chosen, allow_again)
+    else:
+        found = _run(chosen)
+    _show(found, as_json=as_json)
+
+
+def _run(config: PartyConfig) -> dict[str, Any]:
+    from tacit.runtime.state_folder import StateFolder  # noqa: PLC0415 - loads torch
+
+    log = _Log(config.name)
+    log(f"{config.role} party, model {config.model}, {config.epochs} epochs; ids are matched in "
+        f"the clear: {config.peer} and this party see each other's common ids")  # fmt: skip
+    with StateFolder(config.state) as folder:
+        if config.role == "feature":
+            from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
+
+            return FeatureCompany(config, folder, log=log).run(log.step)
+        from tacit.study.label_company import LabelCompany  # noqa: PLC0415 - loads torch
+
+        with (
+            closing(LabelCompany(config, folder, log=log)) as company,
+            closing(company.listen()) as listener,
+        ):
+            return company.run(listener, log.loss)
+
+
+def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
+    from tacit.runtime.journal import Journal  # noqa: PLC0415 - loads torch
+    from tacit.study.company import run_name  # noqa: PLC0415 - loads torch
+
+    if config.role != "label":
+        raise UsageError("--allow-again is the label party's decision: it holds the journal")
+    place = config.state / "journal"
+    if not place.exists():
+        raise UsageError(f"--allow-again {step}: {place} does not exist, nothing was released")
+    with Journal.open(place, run=run_name(config), sync="always") as journal:
+        journal.allow_again(step)
+    return {"allowed_again": step, "journal": str(place)}
+
+
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for name, value in found.items():
+        if not isinstance(value, dict | list) and value is not None:
+            typer.echo(f"{name}: {value}")
+    for name, value in (found.get("test") or {}).items():
+        typer.echo(f"test {name}: {value:.4f}")
+
+
+@final
+class _Log:
+    """Lines on standard error, and where the run is at every so often."""
+
+    def __init__(self, name: str) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._name = name
+        self._shown = -1
+
+    def __call__(self, text: str) -> None:
+        self._console.print(f"{self._name}: {text}", markup=False)
+
+    def step(self, done: int, steps: int) -> None:
+        """Show a tenth of the run when it is done."""
+        tenth = done * 10 // steps
+        if tenth != self._shown:
+            self._shown = tenth
+            self(f"step {done} of {steps}")
+
+    def loss(self, step: Step, steps: int) -> None:
+        """Show the same with the loss, at the party that knows it."""
+        done = step.step + 1
+        tenth = done * 10 // steps
+        if tenth != self._shown:
+            self._shown = tenth
+            self(f"step {done} of {steps}, loss {step.loss:.4f}")

@@ -1,0 +1,147 @@
+"""A party made from its configuration, and its run over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from tacit import data, nets
+from tacit.audit.tape import TapeWriter
+from tacit.errors import UsageError
+from tacit.runtime.align import Common
+from tacit.runtime.checkpoint import Checkpoints
+from tacit.runtime.connection import Timings
+from tacit.runtime.feature_run import FeatureRun
+from tacit.runtime.frames import Limits
+from tacit.runtime.grpc_line import dial
+from tacit.runtime.identity import Files, Identity, load_identity
+from tacit.runtime.party import FeatureEnd, FeatureParty, adam
+from tacit.runtime.place import Place, States, Works
+from tacit.runtime.plan import Plan
+from tacit.runtime.recording import Recorded
+from tacit.runtime.state_folder import StateFolder
+from tacit.runtime.waiting import Waiting
+from tacit.study.party_config import PartyConfig
+
+__all__ = ["FeatureCompany", "encoding_of", "identity_of", "run_name"]
+
+Log = Callable[[str], None]
+ENCODING = "encoding.json"
+CONNECTING = 5.0
+
+
+def identity_of(config: PartyConfig) -> Identity:
+    """Return the identity that a configuration names."""
+    if config.keys is not None:
+        return load_identity(config.keys, name=config.name)
+    files = config.certificate, config.key, config.ca
+    return load_identity(Files(*(Path(file or "") for file in files)), name=config.name)
+
+
+def run_name(config: PartyConfig) -> str:
+    """Return what names the run in this party's own files."""
+    return f"{config.name} with {config.peer}"
+
+
+def encoding_of(folder: StateFolder, table: data.PartyTable) -> None:
+    """Keep how the table was coded, or refuse to go on with a table that is coded otherwise."""
+    text, place = table.encoding.to_json(), folder.path / ENCODING
+    held = folder.read(ENCODING)
+    if held is None:
+        folder.write(ENCODING, text)
+    elif held != text:
+        raise UsageError(
+            f"{place}: this run began with another table than {table.name} is today: bring that "
+            "one back, or name another state folder for a new run"
+        )
+
+
+@final
+class FeatureCompany:
+    """A feature party: its table, its bottom model, its state folder.
+
+    Args:
+        config: of this party.
+        folder: its state folder, held by this process.
+        log: hears what happens, line by line.
+    """
+
+    def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
+        self.config = config
+        self.folder = folder
+        self.table = data.load_party(config.data, role="feature")
+        self.plan: Plan = config.plan(classes=config.classes)
+        self._log = log
+        self._common: Common | None = None
+        self.tape: TapeWriter | None = None
+        encoding_of(folder, self.table)
+        checkpoints = Checkpoints(folder.path / "checkpoints", run=run_name(config), keep=3)
+        self.place: Place[FeatureEnd] = Place(checkpoints, self.plan, self._build)
+
+    def run(self, done: Callable[[int, int], None]) -> dict[str, Any]:
+        """Train to the end; return what a feature party knows of it."""
+        config, identity = self.config, identity_of(self.config)
+        ended = FeatureRun(
+            name=config.name,
+            plan=self.plan,
+            ids=self.table.ids,
+            place=self.place,
+            aligned=self._aligned,
+            dial=partial(dial, config.address, identity=identity, peer=config.peer,
+                         limits=Limits(), timeout=CONNECTING),
+            timings=Timings(),
+            waiting=Waiting(f"{config.peer} at {config.address}", limit=config.wait,
+                            log=self._log),
+            log=self._log,
+            done=done,
+        ).run()  # fmt: skip
+        if self.tape is not None:
+            self.tape.close()
+        results = {
+            "party": config.name,
+            "role": config.role,
+            "ended": ended,
+            "steps": self.place.position or self.place.stops()[-1],
+            "common": None if self._common is None else len(self._common),
+            "state": str(self.folder.path),
+        }
+        self.folder.write("results.json", {"format": 1, **results})
+        return results
+
+    def _aligned(self, common: Common) -> None:
+        self._common = common
+
+    def _build(self, _states: States | None) -> Works[FeatureEnd]:
+        assert self._common is not None  # noqa: S101 - the run aligns before it builds
+        config = self.config
+        numeric, cardinalities = self.table.inputs
+        bottom = nets.get(config.model).bottom(
+            nets.Inputs(numeric, cardinalities),
+            cut=config.cut,
+            classes=config.classes,
+            seed=config.seed,
+        )
+        optimizer = adam(bottom, config.lr)
+        source = self.table.source(self._common.order)
+        party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer)
+        if config.record:
+            party = Recorded(party, self._next_tape())
+        return Works(
+            party=party, models={"bottom": bottom}, optimizers={"bottom": optimizer}, states=dict
+        )
+
+    def _next_tape(self) -> TapeWriter:
+        """Begin another tape; steps that are taken again after a return are on the next one."""
+        if self.tape is not None:
+            self.tape.close()
+        self.tape = TapeWriter(_unused(self.folder.path, "seen-{}.tape"))
+        return self.tape
+
+
+def _unused(folder: Path, pattern: str) -> Path:
+    number = 0
+    while (place := folder / pattern.format(number)).exists():
+        number += 1
+    return place

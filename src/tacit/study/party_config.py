@@ -1,0 +1,131 @@
+"""The configuration of one party: who it is, what it holds, and what both have agreed on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, final
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tacit.study._checked import checked, read_toml
+
+if TYPE_CHECKING:
+    from tacit.runtime.plan import Plan
+
+__all__ = ["PartyConfig", "read_party_config"]
+
+_LABEL_ONLY = ("protect", "labels", "budget", "label_secret", "share_metrics", "journal_sync",
+               "attacks", "monitor_every")  # fmt: skip
+_FEATURE_ONLY = ("classes", "record")
+_PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret")
+
+
+@final
+class PartyConfig(BaseModel):
+    """Everything that one party decides; the fields under "both sides" must be equal on both."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: Literal["feature", "label"]
+    name: str
+    peer: str
+    address: str
+    data: Path
+    state: Path
+    keys: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    model: str = "wdl"
+    cut: int | None = Field(default=None, ge=1)
+    lr: float = Field(default=1e-4, gt=0)
+    threads: int = Field(default=1, ge=1)
+    wait: float = Field(default=600, gt=0)
+
+    # Both sides.
+    epochs: int = Field(default=5, ge=1)
+    batch_size: int = Field(default=1024, ge=2)
+    seed: int = Field(default=0, ge=0)
+    test_percent: int = Field(default=10, ge=0, le=90)
+    save_every: int = Field(default=200, ge=1)
+    wire: Literal["float32", "bfloat16"] = "float32"
+
+    # The feature party alone.
+    classes: int = Field(default=2, ge=2)
+    record: bool = False
+
+    # The label party alone.
+    protect: str | None = None
+    labels: str | None = None
+    budget: str | None = None
+    label_secret: Path | None = None
+    share_metrics: bool = False
+    journal_sync: Literal["os", "always"] = "os"
+    attacks: tuple[str, ...] = ("norm", "cosine", "energy")
+    monitor_every: int = Field(default=32, ge=1)
+
+    @field_validator("name", "peer")
+    @classmethod
+    def _a_name(cls, text: str) -> str:
+        from tacit.runtime.identity import check_name  # noqa: PLC0415 - loads only when used
+
+        return check_name(text)
+
+    @field_validator("protect", "labels", "budget")
+    @classmethod
+    def _a_spec(cls, text: str | None, info: Any) -> str | None:  # noqa: ANN401 - pydantic's
+        from tacit.measure import Budget  # noqa: PLC0415 - loads numpy
+        from tacit.protect import get, get_labels  # noqa: PLC0415 - torch loads only when used
+
+        read = {"protect": get, "labels": get_labels, "budget": Budget.parse}[info.field_name]
+        return None if text is None else str(read(text))
+
+    @field_validator("attacks")
+    @classmethod
+    def _known_attacks(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        from tacit.attack import get  # noqa: PLC0415 - torch loads only when it is used
+
+        return tuple(str(get(text)) for text in texts)
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Self:
+        others, owner = (
+            (_LABEL_ONLY, "label") if self.role == "feature" else (_FEATURE_ONLY, "feature")
+        )
+        for name in others:
+            if name in self.model_fields_set:
+                raise ValueError(f"{name} is for the {owner} party: this is a {self.role} party's")
+        if self.role == "label" and self.protect is None:
+            raise ValueError('protect is missing: write protect = "marvell(s=4)", or "none" to '
+                             "send gradients as they are")  # fmt: skip
+        if self.name == self.peer:
+            raise ValueError(f"name and peer are both {self.name}: they are two parties")
+        if (self.keys is None) == (self.certificate is None or self.key is None or self.ca is None):
+            raise ValueError("give keys, a folder of tacit keys, or certificate, key and ca")
+        return self
+
+    def plan(self, *, classes: int, purpose: Literal["train", "predict"] = "train") -> Plan:
+        """Return what both parties must have the same, as this party has it."""
+        from tacit import nets  # noqa: PLC0415 - torch loads only when it is used
+        from tacit.runtime.plan import Plan  # noqa: PLC0415 - as above
+
+        width = nets.get(self.model).cut_width(cut=self.cut, classes=classes)
+        return Plan(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            order_seed=self.seed,
+            cut=(width,),
+            purpose=purpose,
+            test_percent=self.test_percent,
+            save_every=self.save_every,
+            wire_bits=32 if self.wire == "float32" else 16,
+        )
+
+
+def read_party_config(path: Path) -> PartyConfig:
+    """Return the configuration of a TOML file; its paths are relative to the file's folder."""
+    values = read_toml(path, source=f"CONFIG {path}")
+    for name in _PATHS:
+        if isinstance(values.get(name), str):
+            values[name] = path.parent / values[name]
+    return checked(PartyConfig, values, source=str(path))
