@@ -1,15 +1,17 @@
 """Lines over gRPC: one call with a stream of frames each way, under mutual TLS, never without.
 
-gRPC does TLS, flow control and keepalive; a frame is one message of raw bytes. Each line has two
-threads, one per direction, that gRPC feeds or waits for, with a pipe of few frames in between.
+gRPC does TLS, flow control and keepalive; a frame is one message of raw bytes. Each end has two
+threads, one per direction, with a pipe of few frames between them and whoever uses the line: gRPC
+reads no further while nobody takes a frame, and so holds a flood back at its source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from threading import Event, Thread
 from time import monotonic
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import grpc
 
@@ -17,8 +19,9 @@ from tacit.errors import InputError, LostError, PeerError, TacitError
 from tacit.runtime._address import resolve
 from tacit.runtime._frame_header import Limits
 from tacit.runtime._pipe import FOREVER, Pipe
-from tacit.runtime.identity import SUFFIX, Identity, check_identity
+from tacit.runtime.identity import SUFFIX, Identity, check_identity, check_name
 from tacit.runtime.line import Line
+from tacit.runtime.probe import diagnose
 
 __all__ = ["ACCEPTED", "METHOD", "SERVICE", "GrpcLine", "dial", "options"]
 
@@ -26,7 +29,8 @@ SERVICE, METHOD = "tacit.Line", "Frames"
 ACCEPTED = ("tacit-accepted", "1")
 WAITING = 2  # frames; a queue of large ones is memory that the peer decides about
 FLUSH = 2.0  # seconds for what was handed over to leave when a line is closed
-ALIVE = 10_000  # ms between signs of life, and until a missing one is a lost connection
+ALIVE = 10_000  # ms between signs of life, and as many until a missing one means a lost peer
+Call: TypeAlias = Any  # gRPC ships no types
 
 
 @final
@@ -92,7 +96,6 @@ class GrpcLine(Line):
                 self._incoming.put(frame, timeout=FOREVER)
             except TacitError:
                 return  # closed at this end
-        self.end(LostError(f"{self._peer} closed the connection"))
 
     def end(self, error: TacitError) -> None:
         """Note that nothing more will come; what came can still be received."""
@@ -107,14 +110,19 @@ class GrpcLine(Line):
 
 
 def options(limits: Limits) -> list[tuple[str, Any]]:
-    """Return the channel arguments that both sides share."""
+    """Return the channel arguments that both sides share.
+
+    Windows and buffers are gRPC's own: larger ones were measured and made nothing faster.
+    """
     return [
         ("grpc.max_send_message_length", limits.max_bytes),
         ("grpc.max_receive_message_length", limits.max_bytes),
         ("grpc.keepalive_time_ms", ALIVE),
         ("grpc.keepalive_timeout_ms", ALIVE),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_pings_without_data", 0),  # as many as it takes: a peer may compute long
+        ("grpc.http2.min_ping_interval_without_data_ms", ALIVE // 2),
+        ("grpc.max_metadata_size", 8192),
     ]
 
 
@@ -126,7 +134,28 @@ def dial(address: str, *, identity: Identity, peer: str, limits: Limits, timeout
     """
     check_identity(identity)
     resolve(address)
-    deadline = monotonic() + timeout
+    end = monotonic() + timeout
+    channel = _channel(address, identity, check_name(peer), limits)
+    line = GrpcLine(peer, limits=limits, hang_up=channel.close)
+    call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(line.outgoing())
+    call.add_done_callback(lambda _: line.finish())
+    answer: Future[TacitError | None] = Future()
+    Thread(target=_receive, args=(line, call, answer), daemon=True).start()
+    try:
+        problem = answer.result(timeout)
+    except TimeoutError:
+        problem = LostError(f"{peer} at {address} has not answered within {timeout:g} s")
+    if problem is None:
+        return line
+    channel.close()
+    if call.code() is grpc.StatusCode.UNAVAILABLE:
+        # gRPC's own words are for whoever writes it; a handshake by hand gives plain ones.
+        left = max(1.0, end - monotonic())
+        problem = diagnose(address, identity=identity, peer=peer, timeout=left) or problem
+    raise problem
+
+
+def _channel(address: str, identity: Identity, peer: str, limits: Limits) -> Any:  # noqa: ANN401
     credentials = grpc.ssl_channel_credentials(
         root_certificates=identity.ca_pem,
         private_key=identity.key_pem,
@@ -134,38 +163,36 @@ def dial(address: str, *, identity: Identity, peer: str, limits: Limits, timeout
     )
     own = [
         ("grpc.ssl_target_name_override", peer + SUFFIX),
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),  # a new line is a new connection
+        ("grpc.enable_http_proxy", 0),  # the address given, not one from the environment
         ("grpc.enable_retries", 0),
         ("grpc.service_config_disable_resolution", 1),
     ]
-    channel = grpc.secure_channel(f"dns:///{address}", credentials, options(limits) + own)
-    line = GrpcLine(peer, limits=limits, hang_up=channel.close)
-    accepted, settled = Event(), Event()
-    call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(line.outgoing())
-    call.add_done_callback(lambda _: line.finish())
-    Thread(target=_receive, args=(line, call, accepted, settled), daemon=True).start()
-    settled.wait(deadline - monotonic())
-    if not accepted.is_set():
-        channel.close()
-        raise _refused(call, address, peer)
-    return line
+    return grpc.secure_channel(f"dns:///{address}", credentials, options(limits) + own)
 
 
-def _receive(line: GrpcLine, call: Any, accepted: Event, settled: Event) -> None:  # noqa: ANN401
+def _receive(line: GrpcLine, call: Call, answer: Future[TacitError | None]) -> None:
+    """Wait until the peer takes the call, then receive; runs in a thread of its own."""
+    problem: TacitError = LostError(f"{line.peer} closed the connection")
     try:
         if ACCEPTED in call.initial_metadata():
-            accepted.set()
-            settled.set()
+            answer.set_result(None)
         line.take(call)
     except grpc.RpcError:
-        line.end(LostError(f"the connection to {line.peer} is gone: {call.details()}"))
-    finally:
-        settled.set()
+        problem = _problem(call, line.peer)
+    line.end(problem)
+    if not answer.done():
+        answer.set_result(problem)
 
 
-def _refused(call: Any, address: str, peer: str) -> TacitError:  # noqa: ANN401
-    code = call.code()
+def _problem(call: Call, peer: str) -> TacitError:
+    """Return why a call has ended; trying again helps where the error is a LostError."""
+    code, details = call.code(), " ".join((call.details() or "").split())
     if code is grpc.StatusCode.PERMISSION_DENIED:
-        return PeerError(f"{peer} at {address} refused: {call.details()}")
-    return LostError(f"{peer} at {address} cannot be reached: {call.details()}")
+        return PeerError(f"{peer} refused the connection: {details}")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return PeerError(f"{peer} speaks another protocol: run the same release on both sides")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        whose = f"a frame for {peer}" if "SERVER" in details else f"a frame from {peer}"
+        return PeerError(f"{whose} is too large: {details}: agree on smaller batches")
+    return LostError(f"the connection to {peer} is gone: {details}")

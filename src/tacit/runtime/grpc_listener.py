@@ -1,50 +1,60 @@
-"""The listening side of lines over gRPC: who may connect, how many at once, and one line each."""
+"""The listening side of lines over gRPC: who may connect, how many at once, and one line each.
+
+Whoever connects is refused by TLS without a certificate of our CA, and by name if the certificate
+is not for one of the peers. TLS is done inside gRPC, which writes the reason of a failed handshake
+to stderr ("Handshake failed ...") and tells nobody else; every other refusal goes to the log.
+"""
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
 from threading import Condition, Thread
-from typing import Any, final
+from typing import Any, NoReturn, TypeAlias, final
+from urllib.parse import unquote
 
 import grpc
 
 from tacit.errors import LostError, SilenceError, UsageError
-from tacit.runtime._address import parse_address
+from tacit.runtime._address import parse_address, resolve
 from tacit.runtime._frame_header import Limits
-from tacit.runtime.grpc_line import ACCEPTED, METHOD, SERVICE, GrpcLine, options
-from tacit.runtime.identity import Identity, check_identity, peer_name
+from tacit.runtime.grpc_line import ACCEPTED, FLUSH, METHOD, SERVICE, GrpcLine, options
+from tacit.runtime.identity import Identity, check_identity, check_name, peer_name
 from tacit.runtime.line import Line
 
 __all__ = ["Listener"]
 
+Context: TypeAlias = Any  # gRPC ships no types
+MOST_CONNECTIONS = 256  # also ones that have not said who they are
+HANDSHAKE = 5_000  # ms for a connection to become one; only then is its place free again
+IDLE = 20_000  # ms that a connection may have no line
+
 
 @final
 class Listener:
-    """Waits for the parties in `peers`, each with one line at a time."""
+    """Waits for the parties in `peers`, each with one line at a time.
+
+    Args:
+        address: host and port to listen at; port 0 takes a free one.
+        identity: who listens.
+        peers: the names of the parties that may connect.
+        limits: on the frames of every line.
+        log: takes one sentence per connection that comes, is replaced or refused.
+    """
 
     def __init__(self, address: str, *, identity: Identity, peers: Collection[str],
                  limits: Limits, log: Callable[[str], None]) -> None:  # fmt: skip
         check_identity(identity)
-        self._peers, self._limits, self._log = frozenset(peers), limits, log
+        self._peers = frozenset(map(check_name, peers))
+        self._limits, self._log = limits, log
         self._lines: dict[str, GrpcLine] = {}
-        self._fresh: list[GrpcLine] = []
+        self._fresh: dict[str, GrpcLine] = {}  # not yet accepted: the newest of each peer
+        self._closed = False
         self._changed = Condition()
-        self._server = grpc.server(
-            _Threads(), options=_server_options(limits), maximum_concurrent_rpcs=4 * len(peers) + 4
-        )
-        handler = grpc.stream_stream_rpc_method_handler(self._talk)
-        self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})]
-        )
-        credentials = grpc.ssl_server_credentials(
-            [(identity.key_pem, identity.certificate_pem)],
-            root_certificates=identity.ca_pem,
-            require_client_auth=True,
-        )
-        host, _ = parse_address(address)
-        self._port: int = self._server.add_secure_port(address, credentials)
-        self._host = f"[{host}]" if ":" in host else host
+        self._server = _server(self._talk, len(self._peers), limits)
+        self._host, self._port = _bind(self._server, address, identity)
         self._server.start()
 
     @property
@@ -55,72 +65,140 @@ class Listener:
     @property
     def address(self) -> str:
         """Host and port, as a peer dials them."""
-        return f"{self._host}:{self._port}"
+        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     def accept(self, *, timeout: float) -> Line:
         """Return the next connection of an allowed peer; SilenceError if none comes in time."""
         with self._changed:
-            if not self._changed.wait_for(self._waiting, timeout):
-                raise SilenceError(f"no peer has connected for {timeout:g} s")
-            return self._fresh.pop(0)
+            if not self._changed.wait_for(self._may_accept, timeout):
+                raise SilenceError(f"no peer has connected to {self.address} for {timeout:g} s")
+            if self._closed:
+                raise LostError(f"the listener at {self.address} is closed")
+            return self._fresh.pop(next(iter(self._fresh)))
 
     def close(self) -> None:
         """End all lines, letting what was handed over leave, and stop listening."""
         with self._changed:
-            lines, self._lines, self._fresh = list(self._lines.values()), {}, []
+            self._closed = True
+            self._changed.notify_all()
+            lines = list(self._lines.values())
         closers = [Thread(target=line.close, daemon=True) for line in lines]
         for closer in closers:
             closer.start()
         for closer in closers:
             closer.join()
-        self._server.stop(None)
+        self._server.stop(0).wait(FLUSH)
 
-    def _waiting(self) -> bool:
-        self._fresh = [line for line in self._fresh if not line.over]
-        return bool(self._fresh)
+    def _may_accept(self) -> bool:
+        self._fresh = {name: line for name, line in self._fresh.items() if not line.over}
+        return bool(self._fresh) or self._closed
 
-    def _talk(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:  # noqa: ANN401
+    def _talk(self, frames: Iterator[bytes], context: Context) -> Iterator[bytes]:
+        """Take a call; runs in a thread of its own, which then sends what the iterator yields."""
         line = GrpcLine(self._name(context), limits=self._limits, hang_up=context.cancel)
         if not context.add_callback(line.finish):
             line.finish()
+        self._enter(line, _place(context))
         context.send_initial_metadata((ACCEPTED,))
-        self._replace(line)
         Thread(target=_receive, args=(line, frames), daemon=True).start()
-        return line.outgoing()
+        return self._outgoing(line, context)
 
-    def _name(self, context: Any) -> str:  # noqa: ANN401
+    def _name(self, context: Context) -> str:
+        """Return whose certificate TLS has checked, or refuse the call."""
         try:
             name = peer_name(context.auth_context()["x509_pem_cert"][0])
         except (UsageError, LookupError) as error:
-            self._refuse(context, f"no party: {error}")
+            self._refuse(context, str(error))
         if name not in self._peers:
-            self._refuse(context, f"party {name} is not one of the peers")
+            self._refuse(context, f"party {name} is not one of the peers here")
         return name
 
-    def _refuse(self, context: Any, reason: str) -> None:  # noqa: ANN401
-        self._log(f"refused a connection from {context.peer()}: {reason}")
+    def _refuse(self, context: Context, reason: str) -> NoReturn:
+        self._log(f"refused a connection from {_place(context)}: {reason}")
         context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        raise AssertionError("abort has raised")
 
-    def _replace(self, line: GrpcLine) -> None:
+    def _enter(self, line: GrpcLine, place: str) -> None:
+        """Make this the line of its peer: after a cut the older one may only look alive."""
         with self._changed:
             old = self._lines.get(line.peer)
-            self._lines[line.peer] = line
-            self._fresh.append(line)
+            self._lines[line.peer] = self._fresh[line.peer] = line
             self._changed.notify_all()
+        self._log(f"{line.peer} connected from {place}")
         if old is not None and not old.over:
-            old.end(LostError(f"{old.peer} connected anew"))
+            self._log(f"the older connection of {line.peer} ends: a newer one took its place")
+            old.end(LostError(f"a newer connection of {line.peer} took the place of this one"))
             Thread(target=old.close, daemon=True).start()
+
+    def _outgoing(self, line: GrpcLine, context: Context) -> Iterator[bytes]:
+        yield from line.outgoing()
+        if self._lines[line.peer] is not line:
+            reason = f"a newer connection of {line.peer} took the place of this one"
+            context.abort(grpc.StatusCode.ABORTED, reason)
 
 
 def _receive(line: GrpcLine, frames: Iterator[bytes]) -> None:
+    problem = f"{line.peer} closed the connection"
     try:
         line.take(frames)
-    except grpc.RpcError:
-        line.end(LostError(f"the connection to {line.peer} is gone"))
+    except grpc.RpcError:  # without a reason: gRPC tells that only to the side that called
+        problem = f"the connection to {line.peer} is gone"
+    line.end(LostError(problem))
 
 
-def _server_options(limits: Limits) -> list[tuple[str, Any]]:
-    return [*options(limits), ("grpc.so_reuseport", 0)]
+def _place(context: Context) -> str:
+    return unquote(context.peer()).partition(":")[2]
+
+
+def _server(talk: Callable[..., Iterator[bytes]], peers: int, limits: Limits) -> Any:  # noqa: ANN401
+    own = [
+        ("grpc.so_reuseport", 0),  # or two listeners would share a port and its connections
+        ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
+        ("grpc.max_concurrent_streams", 2),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE),
+        ("grpc.max_connection_idle_ms", IDLE),
+    ]
+    # Two lines per peer while one replaces the other, and room for calls that are being refused.
+    most = 4 * peers + 16
+    server = grpc.server(_Threads(), options=options(limits) + own, maximum_concurrent_rpcs=most)
+    handlers = {METHOD: grpc.stream_stream_rpc_method_handler(talk)}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+    return server
+
+
+def _bind(server: Any, address: str, identity: Identity) -> tuple[str, int]:  # noqa: ANN401
+    _check_free(address)
+    credentials = grpc.ssl_server_credentials(
+        [(identity.key_pem, identity.certificate_pem)],
+        root_certificates=identity.ca_pem,
+        require_client_auth=True,
+    )
+    try:
+        return parse_address(address)[0], server.add_secure_port(address, credentials)
+    except RuntimeError:
+        raise UsageError(f"cannot listen at {address}: give another host or port") from None
+
+
+def _check_free(address: str) -> None:
+    """Bind once by hand: it says plainly what is wrong, where gRPC only fails."""
+    problems = [_problem(family, place) for family, place in resolve(address)]
+    taken = next((p for p in problems if p is not None and p.errno != errno.EADDRNOTAVAIL), None)
+    if taken is not None:
+        raise UsageError(f"cannot listen at {address}: {(taken.strerror or str(taken)).lower()}: "
+                         f"stop what listens there, or give another port")  # fmt: skip
+    if None not in problems:
+        raise UsageError(f"cannot listen at {address}: the host is not this machine: give one of "
+                         f"its own addresses, or 0.0.0.0 for all")  # fmt: skip
+
+
+def _problem(family: socket.AddressFamily, place: tuple[str, int]) -> OSError | None:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            trial.bind(place)
+    except OSError as error:
+        return error
+    return None
 
 
 @final

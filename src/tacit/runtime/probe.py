@@ -1,0 +1,138 @@
+"""A handshake by hand that says in one plain sentence why a connection fails.
+
+What gRPC reports of a failed connection is for whoever writes gRPC. This goes the same way with
+plain sockets: look the host up, connect, shake hands, wait for the first byte.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import tempfile
+from contextlib import suppress
+
+from tacit.errors import LostError, PeerError, TacitError, UsageError
+from tacit.runtime._address import parse_address, resolve
+from tacit.runtime.identity import SUFFIX, Identity, check_identity, check_name, peer_name
+
+__all__ = ["diagnose", "explain"]
+
+PROTOCOL = "h2"  # what gRPC speaks inside TLS
+# OpenSSL's numbers for what is wrong with the peer's certificate.
+_NOT_YET, _EXPIRED, _WRONG_NAME = 9, 10, 62
+_ALERTS = {
+    "UNKNOWN_CA": "it is not from a CA that is trusted there",
+    "CERTIFICATE_EXPIRED": "it is expired",
+    "CERTIFICATE_REQUIRED": "it was missing",
+    "BAD_CERTIFICATE": "it is damaged or of a wrong kind",
+}
+_CLOSED = (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError)
+
+
+def explain(address: str, *, identity: Identity, peer: str, timeout: float = 5.0) -> str | None:
+    """Return why `peer` cannot be reached at an address, or None if it can."""
+    problem = diagnose(address, identity=identity, peer=peer, timeout=timeout)
+    return None if problem is None else str(problem)
+
+
+def diagnose(address: str, *, identity: Identity, peer: str, timeout: float) -> TacitError | None:
+    """Return the same as an error; it is a LostError where trying again may help."""
+    context = _context(identity, strict=True)
+    try:
+        with _connect(address, timeout=timeout) as plain:
+            return _shake(context, plain, identity=identity, peer=check_name(peer), at=address)
+    except ssl.SSLCertVerificationError as error:
+        return _their_certificate(error, address, identity=identity, peer=peer, timeout=timeout)
+    except TacitError as error:
+        return error
+    except ssl.SSLError as error:
+        return _handshake(error, address, peer)
+    except TimeoutError:
+        return LostError(f"{address} gave no answer within {timeout:g} s: check the address, the "
+                         f"network and whether a firewall is in between")  # fmt: skip
+    except ConnectionRefusedError:
+        return LostError(f"nobody listens at {address}: start {peer} first, or check the address")
+    except OSError as error:
+        return LostError(f"{address} cannot be reached: {error.strerror or error}")
+
+
+def _connect(address: str, *, timeout: float) -> socket.socket:
+    resolve(address)
+    return socket.create_connection(parse_address(address), timeout=timeout)
+
+
+def _context(identity: Identity, *, strict: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = strict
+    context.set_alpn_protocols([PROTOCOL])
+    context.load_verify_locations(cadata=identity.ca_pem.decode())
+    # Python reads a key only from a file: this one has no name, so nobody else can open it.
+    with tempfile.TemporaryFile() as file:
+        file.write(identity.key_pem + b"\n" + identity.certificate_pem)
+        file.seek(0)
+        context.load_cert_chain(f"/dev/fd/{file.fileno()}")
+    return context
+
+
+def _shake(context: ssl.SSLContext, plain: socket.socket, *, identity: Identity, peer: str,
+           at: str) -> TacitError | None:  # fmt: skip
+    with context.wrap_socket(plain, server_hostname=peer + SUFFIX) as secure:
+        if secure.selected_alpn_protocol() != PROTOCOL:
+            return UsageError(f"{at} is not a party that listens: check the address")
+        # With TLS 1.3 the handshake ends here before the peer has looked at our certificate.
+        first = b""
+        with suppress(*_CLOSED):
+            first = secure.recv(1)
+        return None if first else PeerError(_our_certificate(identity, peer, at))
+
+
+def _our_certificate(identity: Identity, peer: str, at: str) -> str:
+    """Say why a peer hung up without a word, as gRPC does, on seeing our certificate."""
+    try:
+        check_identity(identity)
+    except UsageError as error:
+        return f"{peer} at {at} refused our certificate: {error}"
+    return (f"{peer} at {at} refused our certificate: its CA file or its clock is not ours; the "
+            f"reason is on its side, in what it wrote to stderr")  # fmt: skip
+
+
+def _their_certificate(error: ssl.SSLCertVerificationError, at: str, *, identity: Identity,
+                       peer: str, timeout: float) -> TacitError:  # fmt: skip
+    whose = f"the certificate of {peer} at {at}"
+    match error.verify_code:
+        case code if code == _EXPIRED:
+            return PeerError(f"{whose} is expired: have {peer} make a new one")
+        case code if code == _NOT_YET:
+            return PeerError(f"{whose} is not valid yet: check the clocks on both sides")
+        case code if code == _WRONG_NAME:
+            name = _name_at(at, identity=identity, timeout=timeout)
+            return PeerError(f"the certificate at {at} is for {name}, not for party {peer}: check "
+                             f"the address and the peer's name")  # fmt: skip
+    return PeerError(f"{whose} is not from our CA: both sides need the same CA "
+                     f"({error.verify_message})")  # fmt: skip
+
+
+def _name_at(at: str, *, identity: Identity, timeout: float) -> str:
+    """Return whom the certificate there is for; that it is from our CA is still checked."""
+    with suppress(OSError, TacitError):
+        context = _context(identity, strict=False)
+        with (
+            _connect(at, timeout=timeout) as plain,
+            context.wrap_socket(plain, server_hostname="any" + SUFFIX) as secure,
+        ):
+            return f"party {peer_name(secure.getpeercert(binary_form=True) or b'')}"
+    return "another name"
+
+
+def _handshake(error: ssl.SSLError, at: str, peer: str) -> TacitError:
+    if isinstance(error, _CLOSED):
+        return LostError(f"{peer} at {at} hung up during the handshake: it is busy or stopping")
+    reason = error.reason or ""
+    for alert, meaning in _ALERTS.items():
+        if alert in reason:
+            return PeerError(f"{peer} at {at} refused our certificate: {meaning}")
+    if "ALERT" in reason:
+        said = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
+        return PeerError(f"{peer} at {at} refused the handshake: {said}")
+    return UsageError(f"what listens at {at} does not speak TLS: check the address")
