@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -38,6 +39,7 @@ from tacit.types import Cut, Release
 
 __all__ = ["LabelCompany"]
 
+Indices = npt.NDArray[np.int64]
 NOISE_KEY = "noise.key"
 
 
@@ -58,6 +60,7 @@ class LabelCompany:
         self.plan: Plan = config.plan(classes=self.classes)
         self._log = log
         self._common: Common | None = None
+        self._numbers: tuple[Indices, Indices] | None = None
         encoding_of(folder, self.table)
         binary = self.classes == 2
         watched = binary and bool(config.attacks)
@@ -135,7 +138,11 @@ class LabelCompany:
         guard = self._guard(truth)
         if states is not None:
             self._load(guard, states)
-        labels = truth if config.labels is None else guard.labels(common.ids, truth)
+        labels = truth
+        if config.labels is not None:
+            labels = randomized = guard.labels(common.ids, truth)
+            order = np.argsort(randomized.numbers)
+            self._numbers = randomized.numbers[order], order
         numeric, cardinalities = self.table.inputs
         own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
         top = nets.get(config.model).top(
@@ -192,12 +199,21 @@ class LabelCompany:
 
     def _watch(self, truth: Tensor) -> Callable[[Cut, Release], None]:
         def watch(cut: Cut, release: Release) -> None:
-            judged = replace(cut, labels=truth[cut.ids]) if cut.ids is not None else cut
+            assert cut.ids is not None  # noqa: S101 - the label party names its examples
+            rows = self._rows(cut.ids)
+            judged = replace(cut, ids=rows, labels=truth[rows])
             for watcher in (self.monitor, self.memory):
                 if watcher is not None:
                     watcher(judged, release)
 
         return watch
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        """Return the positions of a cut's examples; randomised labels have other numbers."""
+        if self._numbers is None:
+            return ids
+        numbers, order = self._numbers
+        return torch.from_numpy(order[np.searchsorted(numbers, ids.numpy())])
 
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> str | None:
         """Keep the measures of an epoch; return what the feature party may know of them."""
