@@ -39,11 +39,15 @@ class Journalled(LabelEnd):
     Args:
         party: the label party that does the work.
         journal: of this run.
+        scope: stands for the common examples in their order. The same embeddings for other
+            examples are another step: whether their release has the same bytes would tell whether
+            their labels are the same.
     """
 
-    def __init__(self, party: LabelParty, journal: Journal) -> None:
+    def __init__(self, party: LabelParty, journal: Journal, *, scope: bytes = b"") -> None:
         self.party = party
         self._journal = journal
+        self._scope = scope
         self._done: _Done | None = None
         self._again = False
 
@@ -53,7 +57,7 @@ class Journalled(LabelEnd):
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
         """Return the releases of a step, new ones or those that were returned before."""
-        step, seen = embeddings[0].step, _digest([e.values for e in embeddings])
+        step, seen = embeddings[0].step, self._seen([e.values for e in embeddings])
         try:
             self._journal.check(step, seen)
         except ReplayError as error:
@@ -84,6 +88,11 @@ class Journalled(LabelEnd):
     def predict(self, rows: Rows, embeddings: Sequence[Tensor]) -> Tensor:
         """Return predicted probabilities."""
         return self.party.predict(rows, embeddings)
+
+    def _seen(self, values: Sequence[Tensor]) -> bytes:
+        """Return what stands for everything that a release follows from at this party's end."""
+        plain = _digest(values)
+        return hashlib.sha256(self._scope + plain).digest() if self._scope else plain
 
     def _charge_again(self, rows: Rows) -> None:
         """Count a step that was allowed again as what it is, one more release."""

@@ -162,7 +162,7 @@ class LabelCompany:
             source=None if own is None else self.table.source(common.order),
         )
         return Works(
-            party=Journalled(party, self.journal),
+            party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest())),
             models={"top": top},
             optimizers={"top": optimizer},
             states=lambda: _states(guard, self.memory),
