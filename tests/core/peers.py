@@ -3,13 +3,15 @@
 import re
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from queue import Empty, Queue
 from unittest import mock
 
+import pytest
 import torch
 
+from parties import Pair, differences
 from tacit.errors import LostError, SilenceError
 from tacit.runtime.connection import Timings
 from tacit.runtime.dialogue import Align, Heartbeat, Hello, Refuse, Train
@@ -243,3 +245,36 @@ def honest(bank, *, stop=None, done=lambda *_: None, timings=TIMINGS, dial=None,
 def short(**changes):
     """Return the timings of a party that soon loses its patience."""
     return replace(TIMINGS, **changes)
+
+
+def fresh_pair(folder):
+    """Two companies that have not begun: 12 steps, a checkpoint at every fourth and sixth."""
+    return Pair(folder, rows=300, epochs=2, batch_size=32, save_every=4, test_percent=20, wait=60,
+                bank={"attacks": []})  # fmt: skip
+
+
+def undisturbed(pair, folder):
+    """Return the same companies after a run with nobody else around."""
+    made = pair.copy(folder)
+    with Bank(made) as bank:
+        honest(bank)
+        bank.end()
+    return made
+
+
+def finished(bank, wanted, **settings):
+    """Let the honest party finish and compare everything with the undisturbed run."""
+    honest(bank, **settings)
+    assert bank.end()["ended"] == "finished"
+    assert not differences(bank.pair, wanted)
+
+
+@contextmanager
+def surroundings(tmp_path_factory):
+    """One thread and a cache of its own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield patch
+    torch.set_num_threads(threads)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from parties import Pair, differences
-from peers import Bank, honest, tensor, train
+from peers import Bank, finished, fresh_pair, honest, surroundings, tensor, train, undisturbed
 from tacit.errors import LostError
 from tacit.runtime.dialogue import (
     Align,
@@ -30,31 +29,19 @@ STOP = 6  # steps of the honest party before it is interrupted; the last checkpo
 
 @pytest.fixture(scope="module", autouse=True)
 def _surroundings(tmp_path_factory):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TACIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+    with surroundings(tmp_path_factory) as patch:
         patch.setattr("tacit.runtime.align.MOST_IDS", 20_000)
         yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory):
-    """Two companies that have not begun."""
-    folder = tmp_path_factory.mktemp("pair") / "fresh"
-    return Pair(folder, rows=300, epochs=2, batch_size=32, save_every=4, test_percent=20,
-                wait=60, bank={"attacks": []})  # fmt: skip
+    return fresh_pair(tmp_path_factory.mktemp("fresh") / "pair")
 
 
 @pytest.fixture(scope="module")
 def wanted(fresh, tmp_path_factory):
-    """The same two after a run that nobody disturbed."""
-    pair = fresh.copy(tmp_path_factory.mktemp("wanted") / "pair")
-    with Bank(pair) as bank:
-        honest(bank)
-        bank.end()
-    return pair
+    return undisturbed(fresh, tmp_path_factory.mktemp("wanted") / "pair")
 
 
 def header(rogue, at, **changes):
@@ -248,13 +235,6 @@ def refuse(bank, case):
     if reason is not None:
         assert reason.isprintable()
     assert bank.journal == before
-
-
-def finished(bank, wanted):
-    """Let the honest party finish and compare everything with the undisturbed run."""
-    honest(bank)
-    assert bank.end()["ended"] == "finished"
-    assert not differences(bank.pair, wanted)
 
 
 def test_a_rogue_before_the_run_changes_nothing(fresh, wanted, tmp_path):
