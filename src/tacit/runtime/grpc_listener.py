@@ -11,6 +11,7 @@ import errno
 import socket
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any, NoReturn, TypeAlias, final
 from urllib.parse import unquote
@@ -138,12 +139,10 @@ class Listener:
 
 
 def _receive(line: GrpcLine, frames: Iterator[bytes]) -> None:
-    problem = f"{line.peer} closed the connection"
-    try:
+    # gRPC tells the reason of an end only to the side that called.
+    with suppress(grpc.RpcError):
         line.take(frames)
-    except grpc.RpcError:  # without a reason: gRPC tells that only to the side that called
-        problem = f"the connection to {line.peer} is gone"
-    line.end(LostError(problem))
+    line.end(LostError(f"{line.peer} has closed the connection or is gone"))
 
 
 def _place(context: Context) -> str:

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit import data, nets, objective
 from tacit.errors import UsageError
@@ -19,7 +19,7 @@ from tacit.monitor import LeakMonitor
 from tacit.recall import MemoryMonitor
 from tacit.rng import Key
 from tacit.runtime.align import Common
-from tacit.runtime.checkpoint import Checkpoints, State
+from tacit.runtime.checkpoint import State
 from tacit.runtime.connection import Timings
 from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_listener import Listener
@@ -31,16 +31,44 @@ from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
 from tacit.runtime.session import Step
 from tacit.runtime.state_folder import StateFolder, kept_secret
-from tacit.runtime.waiting import Waiting
-from tacit.study.company import Log, encoding_of, identity_of, run_name
+from tacit.study.columns import Source
+from tacit.study.company import (
+    Log,
+    checkpoints_of,
+    encoding_of,
+    identity_of,
+    run_name,
+    waiting_for,
+)
 from tacit.study.outcome import leak_records, utility
 from tacit.study.party_config import PartyConfig
 from tacit.types import Cut, Release
 
-__all__ = ["LabelCompany"]
+__all__ = ["LabelCompany", "listen", "own_source", "top_of"]
 
 Indices = npt.NDArray[np.int64]
 NOISE_KEY = "noise.key"
+
+
+def listen(config: PartyConfig, log: Log) -> Listener:
+    """Open the address that feature parties connect to."""
+    return Listener(config.address, identity=identity_of(config), peers=(config.peer,),
+                    limits=Limits(), log=log)  # fmt: skip
+
+
+def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Module:
+    """Return the label party's part of the model as it is before the first step."""
+    assert table.classes is not None  # noqa: S101 - a label party's table has classes
+    numeric, cardinalities = table.inputs
+    own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
+    model, classes = nets.get(config.model), table.classes
+    width = model.cut_width(cut=config.cut, classes=classes)
+    return model.top(width, own=own, cut=config.cut, classes=classes, seed=seed)
+
+
+def own_source(table: data.PartyTable, common: Common) -> Source | None:
+    """Return the way to the label party's own columns, None where it has none."""
+    return table.source(common.order) if any(table.inputs) else None
 
 
 @final
@@ -72,8 +100,7 @@ class LabelCompany:
         self.journal = Journal.open(
             folder.path / "journal", run=run_name(config), sync=config.journal_sync
         )
-        checkpoints = Checkpoints(folder.path / "checkpoints", run=run_name(config), keep=3)
-        self.place: Place[Journalled] = Place(checkpoints, self.plan, self._build)
+        self.place: Place[Journalled] = Place(checkpoints_of(config), self.plan, self._build)
         self._check_journal()
 
     def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
@@ -87,7 +114,7 @@ class LabelCompany:
             aligned=self._aligned,
             listener=listener,
             timings=Timings(),
-            waiting=Waiting(config.peer, limit=config.wait, log=self._log),
+            waiting=waiting_for(config, self._log),
             log=self._log,
             done=done,
             evaluated=self._evaluated,
@@ -95,11 +122,6 @@ class LabelCompany:
         results = self._results(ended)
         self.folder.write("results.json", {"format": 1, **results})
         return results
-
-    def listen(self) -> Listener:
-        """Open the address that feature parties connect to."""
-        return Listener(self.config.address, identity=identity_of(self.config),
-                        peers=(self.config.peer,), limits=Limits(), log=self._log)  # fmt: skip
 
     def close(self) -> None:
         """Let another process have the journal."""
@@ -143,15 +165,8 @@ class LabelCompany:
             labels = randomized = guard.labels(common.ids, truth)
             order = np.argsort(randomized.numbers)
             self._numbers = randomized.numbers[order], order
-        numeric, cardinalities = self.table.inputs
-        own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
-        top = nets.get(config.model).top(
-            self.plan.cut[0],
-            own=own,
-            cut=config.cut,
-            classes=self.classes,
-            seed=int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1,
-        )
+        seed = int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1
+        top = top_of(config, self.table, seed=seed)
         optimizer = adam(top, config.lr)
         party = LabelParty(
             top,
@@ -159,7 +174,7 @@ class LabelCompany:
             guard=guard,
             objective=objective.corrected(self.objective, guard.flips),
             optimizer=optimizer,
-            source=None if own is None else self.table.source(common.order),
+            source=own_source(self.table, common),
         )
         return Works(
             party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest())),
