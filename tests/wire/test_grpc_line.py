@@ -2,7 +2,9 @@
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import pytest
 
@@ -208,24 +210,33 @@ def talking(line, other):
         thread.join(PATIENCE)
 
 
-def test_a_hundred_connections_of_each_kind_do_not_disturb_the_honest_line(world):
+def open_silent(world, address):
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE)
+
+
+def open_tls(world, address):
+    context = tls(world, "spy")
+    return context.wrap_socket(open_silent(world, address), server_hostname="bank.tacit")
+
+
+def open_call(world, address):
+    return connect(world, address, "lab")
+
+
+@pytest.mark.parametrize("open_one", [open_silent, open_tls, open_call])
+def test_a_hundred_connections_do_not_disturb_the_honest_line(world, open_one):
     with listening(world, peers=("clinic", "lab")) as listener, ExitStack() as stack:
         line = stack.enter_context(connect(world, listener.address))
-        place = ("127.0.0.1", listener.port)
         with talking(line, listener.accept(timeout=PATIENCE)) as await_more:
-            for _ in range(100):
-                stack.enter_context(socket.create_connection(place, timeout=PATIENCE))
-            await_more()
-            context = tls(world, "spy")
-            for _ in range(100):
-                raw = socket.create_connection(place, timeout=PATIENCE)
-                stack.enter_context(context.wrap_socket(raw, server_hostname="bank.tacit"))
-            await_more()
-            for _ in range(100):
-                connect(world, listener.address, "lab").close()
+            with ThreadPoolExecutor(8) as pool:
+                many = list(pool.map(partial(open_one, world), [listener.address] * 100))
             await_more()
             with connect(world, listener.address, "lab") as late:
                 rounds(late, listener.accept(timeout=PATIENCE))
+            for one in many:
+                stack.callback(one.close)
+            await_more()
 
 
 def test_connections_beyond_the_most_are_refused(world, monkeypatch):
