@@ -74,6 +74,7 @@ def _run(config: PartyConfig) -> dict[str, Any]:
             closing(LabelCompany(config, folder, log=log)) as company,
             closing(listen(config, log)) as listener,
         ):
+            log(f"listening on {listener.address} for {config.peer}")
             return company.run(listener, log.loss)
 
 

@@ -8,6 +8,7 @@ to stderr ("Handshake failed ...") and tells nobody else; every other refusal go
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
@@ -57,6 +58,8 @@ class Listener:
         self._server = _server(self._talk, len(self._peers), limits)
         self._host, self._port = _bind(self._server, address, identity)
         self._server.start()
+        if os.environ.get("GRPC_VERBOSITY", "").upper() in {"ERROR", "NONE"}:
+            log("GRPC_VERBOSITY hides why TLS refuses a connection: unset it to see that on stderr")
 
     @property
     def port(self) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -15,8 +14,6 @@ from tacit import data, nets, objective
 from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.measure import Ledger
-from tacit.monitor import LeakMonitor
-from tacit.recall import MemoryMonitor
 from tacit.rng import Key
 from tacit.runtime.align import Common
 from tacit.runtime.checkpoint import State
@@ -29,8 +26,9 @@ from tacit.runtime.label_run import LabelRun
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
+from tacit.runtime.schedule import Schedule
 from tacit.runtime.session import Step
-from tacit.runtime.state_folder import StateFolder, kept_secret
+from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
 from tacit.study.columns import Source
 from tacit.study.company import (
     Log,
@@ -40,13 +38,12 @@ from tacit.study.company import (
     run_name,
     waiting_for,
 )
-from tacit.study.outcome import leak_records, utility
+from tacit.study.label_measures import LabelMeasures
 from tacit.study.party_config import PartyConfig
 from tacit.types import Cut, Release
 
 __all__ = ["LabelCompany", "listen", "own_source", "top_of"]
 
-Indices = npt.NDArray[np.int64]
 NOISE_KEY = "noise.key"
 
 
@@ -88,14 +85,9 @@ class LabelCompany:
         self.plan: Plan = config.plan(classes=self.classes)
         self._log = log
         self._common: Common | None = None
-        self._numbers: tuple[Indices, Indices] | None = None
         encoding_of(folder, self.table)
-        binary = self.classes == 2
-        watched = binary and bool(config.attacks)
-        self.monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
-        self.memory: MemoryMonitor | None = None
-        self.objective = objective.get("bce" if binary else "ce")
-        self.history: dict[str, dict[str, Any]] = folder.read("history.json") or {}
+        self.measures = LabelMeasures(config, folder, classes=self.classes)
+        self.objective = objective.get("bce" if self.classes == 2 else "ce")
         self._key = self._secret()
         self.journal = Journal.open(
             folder.path / "journal", run=run_name(config), sync=config.journal_sync
@@ -120,6 +112,8 @@ class LabelCompany:
             evaluated=self._evaluated,
         ).run()
         results = self._results(ended)
+        if config.write_truth:
+            self._write_truth()
         self.folder.write("results.json", {"format": 1, **results})
         return results
 
@@ -156,15 +150,14 @@ class LabelCompany:
         config, common = self.config, self._common
         assert self.table.labels is not None  # noqa: S101 - a label party's table has labels
         truth = torch.from_numpy(np.asarray(self.table.labels)[common.order])
-        self.memory = None if self.monitor is None else MemoryMonitor(every=config.monitor_every)
-        guard = self._guard(truth)
+        watch = self.measures.watcher(truth, None if states is None else states.get("memory"))
+        guard = self._guard(watch)
         if states is not None:
             self._load(guard, states)
         labels = truth
         if config.labels is not None:
             labels = randomized = guard.labels(common.ids, truth)
-            order = np.argsort(randomized.numbers)
-            self._numbers = randomized.numbers[order], order
+            self.measures.number(randomized.numbers)
         seed = int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1
         top = top_of(config, self.table, seed=seed)
         optimizer = adam(top, config.lr)
@@ -180,10 +173,10 @@ class LabelCompany:
             party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest())),
             models={"top": top},
             optimizers={"top": optimizer},
-            states=lambda: _states(guard, self.memory),
+            states=lambda: _states(guard) | self.measures.states(),
         )
 
-    def _guard(self, truth: Tensor) -> Guard:
+    def _guard(self, watch: Callable[[Cut, Release], None]) -> Guard:
         config = self.config
         assert config.protect is not None and self._common is not None  # noqa: S101, PT018
         secret = None
@@ -194,7 +187,7 @@ class LabelCompany:
         return Guard(
             config.protect,
             key=self._key,
-            watch=self._watch(truth),
+            watch=watch,
             labels=config.labels,
             label_secret=secret,
             classes=self.classes,
@@ -209,49 +202,28 @@ class LabelCompany:
         )
         if guard.label_guard is not None:
             guard.label_guard.load_state(*states["label_guard"])
-        if self.memory is not None and "memory" in states:
-            self.memory.load_state(*states["memory"])
-
-    def _watch(self, truth: Tensor) -> Callable[[Cut, Release], None]:
-        def watch(cut: Cut, release: Release) -> None:
-            assert cut.ids is not None  # noqa: S101 - the label party names its examples
-            rows = self._rows(cut.ids)
-            judged = replace(cut, ids=rows, labels=truth[rows])
-            for watcher in (self.monitor, self.memory):
-                if watcher is not None:
-                    watcher(judged, release)
-
-        return watch
-
-    def _rows(self, ids: Tensor) -> Tensor:
-        """Return the positions of a cut's examples; randomised labels have other numbers."""
-        if self._numbers is None:
-            return ids
-        numbers, order = self._numbers
-        return torch.from_numpy(order[np.searchsorted(numbers, ids.numpy())])
 
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> str | None:
         """Keep the measures of an epoch; return what the feature party may know of them."""
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
-        test = utility(probs.numpy(), truth)
-        leak = {} if self.monitor is None else leak_records(self.monitor.recent())
-        self.history[str(epoch)] = {
-            "epoch": epoch,
-            "test": test,
-            "leak": leak,
-            "memory_leak": None if self.memory is None else self.memory.leak(),
-        }
-        self.folder.write("history.json", self.history)
-        line = ", ".join(f"test {name} {value:.4f}" for name, value in test.items())
+        line = self.measures.evaluated(epoch, probs, truth)
         self._log(f"epoch {epoch + 1}: {line}")
         return line if self.config.share_metrics else None
+
+    def _write_truth(self) -> None:
+        """Write the labels by position in the common order, for an audit of what was recorded."""
+        if self._common is None or self.table.labels is None:
+            return
+        labels = np.asarray(self.table.labels)[self._common.order].tolist()
+        rows = sorted(Schedule.of(self.plan, len(labels)).train.tolist())
+        text = "id,label\n" + "".join(f"{row},{labels[row]}\n" for row in rows)
+        write_whole(self.folder.path / "labels.csv", text.encode())
 
     def _results(self, ended: str) -> dict[str, Any]:
         config, works = self.config, self.place.works
         guard = None if works is None else works.party.party.guard
         certificate = None if guard is None else guard.last_certificate
-        epochs = [self.history[key] for key in sorted(self.history, key=int)]
         return {
             "party": config.name,
             "role": config.role,
@@ -261,9 +233,11 @@ class LabelCompany:
             "budget": config.budget,
             "steps": self.place.stops()[-1],
             "common": None if self._common is None else len(self._common),
-            "test": epochs[-1]["test"] if epochs else None,
-            "history": epochs,
+            **self.measures.record(),
             "certificate": None if certificate is None else vars(certificate),
+            "label_certificate": None
+            if guard is None or guard.label_guard is None
+            else asdict(guard.label_certificate()),
             "ledger": None if guard is None or guard.ledger is None
             else asdict(guard.ledger.summary()),
             "allowed_again": dict(self.journal.allowed),
@@ -271,11 +245,9 @@ class LabelCompany:
         }  # fmt: skip
 
 
-def _states(guard: Guard, memory: MemoryMonitor | None) -> dict[str, State]:
+def _states(guard: Guard) -> dict[str, State]:
     assert guard.ledger is not None  # noqa: S101 - a label party always counts
     states: dict[str, State] = {"guard": guard.to_state(), "ledger": guard.ledger.to_state()}
     if guard.label_guard is not None:
         states["label_guard"] = guard.label_guard.to_state()
-    if memory is not None:
-        states["memory"] = memory.to_state()
     return states
