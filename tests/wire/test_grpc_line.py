@@ -52,6 +52,13 @@ def test_two_parties_know_each_other_by_their_certificates(world):
     assert [entry.partition(" from ")[0] for entry in log] == ["clinic connected"]
 
 
+def test_a_listener_warns_where_the_reasons_of_refused_handshakes_are_hidden(world, monkeypatch):
+    log = []
+    monkeypatch.setenv("GRPC_VERBOSITY", "error")
+    with listening(world, log=log):
+        assert "GRPC_VERBOSITY hides why" in log[0]
+
+
 def test_nobody_comes_and_a_closed_listener_says_so(world):
     silence = pytest.raises(SilenceError, match=r"no peer has connected .* 0\.05 s")
     with listening(world) as listener, silence:

@@ -17,7 +17,7 @@ from tacit.runtime import grpc_line
 
 # Loads everything once, then forks for each line it gets: whom to meet and what to do in the end.
 PARENT = """
-import json, os, sys, time
+import json, os, signal, sys, time
 from pathlib import Path
 from tacit.runtime import grpc_line
 from tacit.runtime.frames import Limits
@@ -38,6 +38,7 @@ for order in map(json.loads, sys.stdin):
         continue
     if os.fork():
         continue
+    signal.alarm(40)  # nothing outlives its test for long
     grpc_line.ALIVE, place = order["alive"], Path(sys.argv[1])
     if order["role"] == "dials":
         say(os.getpid())
@@ -129,7 +130,7 @@ def lost_within(line, seconds):
 def test_a_killed_peer_is_noticed_at_once(world, parent, role):
     with met(world, parent, role) as (pid, line):
         os.kill(pid, signal.SIGKILL)
-        lost_within(line, 2)
+        lost_within(line, 5)
         with pytest.raises(LostError):
             line.send(b"anyone there?", timeout=PATIENCE)
 
@@ -141,7 +142,7 @@ def test_a_peer_that_is_cut_off_is_missed(world, parent, role, monkeypatch):
         with pytest.raises(SilenceError):  # idle for three intervals: alive, hence not lost
             line.receive(timeout=1.2)
         os.kill(pid, signal.SIGSTOP)
-        lost_within(line, 6)
+        lost_within(line, 8)
 
 
 @pytest.mark.parametrize("role", ["dials", "listens"])
@@ -161,8 +162,8 @@ def test_a_process_that_raised_ends_promptly_without_a_close(world, parent, role
         start = time.monotonic()
         line.send(b"raise", timeout=PATIENCE)
         assert order(parent, wait=pid) == 3
-        assert time.monotonic() - start < 5
-        lost_within(line, 2)
+        assert time.monotonic() - start < PATIENCE
+        lost_within(line, 5)
 
 
 @pytest.mark.parametrize("role", ["dials", "listens"])
@@ -175,7 +176,7 @@ def test_a_close_does_not_wait_long_for_a_peer_that_takes_nothing(world, parent,
                 line.send(frame, timeout=0.1)
         start = time.monotonic()
         line.close()
-        assert time.monotonic() - start < 4
+        assert time.monotonic() - start < 6
 
 
 REASONS = {
