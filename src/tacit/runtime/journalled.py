@@ -68,8 +68,8 @@ class Journalled(LabelEnd):
         held = self._journal.find(step)
         gradients = self.party.step(rows, embeddings)
         sent = _digest([g.values for g in gradients])
-        if held is not None and (held.embedding, held.release) != (seen, sent):
-            self._charge_again(rows)
+        other = held is not None and (held.embedding, held.release) != (seen, sent)
+        self._charge_again(rows, times=self._journal.repeats(step) + other)
         self._journal.record(step, seen, sent)
         self._done = _Done(step=step, seen=seen, gradients=gradients)
         self._again = False
@@ -94,12 +94,17 @@ class Journalled(LabelEnd):
         plain = _digest(values)
         return hashlib.sha256(self._scope + plain).digest() if self._scope else plain
 
-    def _charge_again(self, rows: Rows) -> None:
-        """Count a step that was allowed again as what it is, one more release."""
+    def _charge_again(self, rows: Rows, *, times: int) -> None:
+        """Count a step that was allowed again as what it is, so many more releases.
+
+        Those before it count too: a ledger from an earlier checkpoint does not have them.
+        """
         guard = self.party.guard
-        if guard.ledger is not None and guard.last_certificate is not None:
-            covered = guard.label_guard is not None
-            guard.ledger.charge(rows, guard.last_certificate, covered=covered)
+        if guard.ledger is None or guard.last_certificate is None:
+            return
+        for _ in range(times):
+            guard.ledger.charge(self.party.counted(rows), guard.last_certificate,
+                                covered=guard.label_guard is not None)  # fmt: skip
 
 
 def _digest(parts: Sequence[Tensor]) -> bytes:

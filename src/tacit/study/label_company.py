@@ -183,7 +183,12 @@ class LabelCompany:
         if config.labels is not None:
             beside = config.data.with_name(f"{config.data.name}.secret")
             secret = kept_secret(config.label_secret or beside)
-        ledger = Ledger(run=run_name(config), budget=config.budget, examples=len(self._common))
+        ledger = Ledger(
+            run=run_name(config),
+            budget=config.budget,
+            examples=len(self._common),
+            measured=config.budget is not None,
+        )
         return Guard(
             config.protect,
             key=self._key,
@@ -198,7 +203,11 @@ class LabelCompany:
         guard.load_state(*states["guard"])
         arrays, values = states["ledger"]
         guard.ledger = Ledger.from_state(
-            arrays, values, run=run_name(self.config), budget=self.config.budget
+            arrays,
+            values,
+            run=run_name(self.config),
+            budget=self.config.budget,
+            measured=self.config.budget is not None,
         )
         if guard.label_guard is not None:
             guard.label_guard.load_state(*states["label_guard"])
