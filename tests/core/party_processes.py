@@ -28,15 +28,16 @@ class Running:
     """A process of ``tacit party``, and the lines that it has written so far.
 
     It is forked from a process that has loaded everything and done nothing, which saves seconds;
-    with ``command`` it is the command as one types it.
+    with ``command`` it is the command as one types it, after the words that ``command`` holds.
     """
 
-    def __init__(self, config, *words, command=False):
+    def __init__(self, config, *words, command=None):
         words = ["party", str(config), *words]
         self.lines = []
         self._grown = threading.Condition()
         lines, ours = os.pipe()
-        self.process = (_Typed if command else _Forked)(words, ours)
+        forked = command is None
+        self.process = _Forked(words, ours) if forked else _Typed([*command, TACIT, *words], ours)
         os.close(ours)
         self._reader = threading.Thread(target=self._read, args=(lines,), daemon=True)
         self._reader.start()
@@ -101,7 +102,7 @@ class _Typed(subprocess.Popen):
 
     def __init__(self, words, lines):
         env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        super().__init__([TACIT, *words], stdout=lines, stderr=lines, env=env)
+        super().__init__(words, stdout=lines, stderr=lines, env=env)
 
 
 class _Forked:
@@ -137,15 +138,17 @@ def _run(words, lines, environment):
 class Training:
     """Both processes of a pair, each of which can be killed and started again."""
 
-    def __init__(self, pair, *, command=False):
+    def __init__(self, pair, *, command=None):
         self.pair = pair
-        self._command = command
+        self._command = command or {}
         self._all = ExitStack()
         self.running = {}
 
     def start(self, party):
         config = self.pair.folder / party / "party.toml"
-        self.running[party] = self._all.enter_context(Running(config, command=self._command))
+        self.running[party] = self._all.enter_context(
+            Running(config, command=self._command.get(party))
+        )
         return self.running[party]
 
     def kill(self, *parties):
@@ -155,8 +158,8 @@ class Training:
         for party in parties:
             self.running[party].was_killed()
 
-    def finish(self):
-        both_end(*self.running.values())
+    def finish(self, *, timeout=PATIENCE):
+        both_end(*self.running.values(), timeout=timeout)
 
     def __enter__(self):
         for party in ("bank", "platform"):
@@ -167,15 +170,18 @@ class Training:
         self._all.close()
 
 
-def train(pair, *, command=False):
+AS_TYPED = {"bank": [], "platform": []}
+
+
+def train(pair, *, command=None, timeout=PATIENCE):
     """Train with two processes to the end."""
     with Training(pair, command=command) as training:
-        training.finish()
+        training.finish(timeout=timeout)
 
 
-def both_end(*running):
+def both_end(*running, timeout=PATIENCE):
     """Wait for the end of all, and see that it was a good one."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + timeout
     while any(party.ended() is None for party in running):
         failed = any(party.ended() for party in running)
         said = "\n".join(party.said for party in running)

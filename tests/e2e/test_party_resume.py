@@ -5,7 +5,8 @@ import os
 import pytest
 
 from parties import Pair, differences, train_here
-from party_processes import Training, train, wait_until
+from party_processes import Training, wait_until
+from tacit.cli import main
 
 STEP = r"step \d+ of \d+"
 MOMENTS = [
@@ -69,13 +70,17 @@ def _asides(folder):
 
 
 def test_a_finished_run_is_finished_again(pairs, monkeypatch):
-    """Both can be started once more: nothing is released, and the results are the same."""
+    """Both can be started once more, or one alone: nothing is released, the results stay."""
     pair, _ = pairs
     train_here(pair, monkeypatch)
     journal, before = pair.journal(), pair.read("bank", "results.json")
-    train(pair)
+    with Training(pair) as training:
+        training.finish()
+    together = pair.read("bank", "results.json")
+    monkeypatch.setattr("tacit.runtime.label_run.GOODBYE", 0.1)
+    assert main(["party", str(pair.bank)]) == 0
+    alone = pair.read("bank", "results.json")
     assert pair.journal() == journal
-    again = pair.read("bank", "results.json")
-    assert {n: again[n] for n in again if n != "certificate"} == {
-        n: before[n] for n in before if n != "certificate"
-    }
+    assert alone["ended"] == "finished; the feature party did not say goodbye"
+    for name in ("steps", "test", "history", "ledger", "allowed_again"):
+        assert together[name] == alone[name] == before[name]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 from torch import nn
 
 from tacit import data, nets
@@ -43,6 +45,7 @@ __all__ = [
 
 Log = Callable[[str], None]
 ENCODING = "encoding.json"
+LABELS = "labels.json"
 CONNECTING = 5.0
 
 
@@ -72,16 +75,21 @@ def run_name(config: PartyConfig) -> str:
 
 
 def encoding_of(folder: StateFolder, table: data.PartyTable) -> None:
-    """Keep how the table was coded, or refuse to go on with a table that is coded otherwise."""
-    text, place = table.encoding.to_json(), folder.path / ENCODING
-    held = folder.read(ENCODING)
-    if held is None:
-        folder.write(ENCODING, text)
-    elif held != text:
-        raise UsageError(
-            f"{place}: this run began with another table than {table.name} is today: bring that "
-            "one back, or name another state folder for a new run"
-        )
+    """Keep how the table was coded and what stands for its labels, or refuse another table."""
+    marks = {ENCODING: table.encoding.to_json()}
+    if table.labels is not None:
+        inorder = np.asarray(table.labels)[np.argsort(table.ids)]
+        marks[LABELS] = sha256(inorder.tobytes()).hexdigest()
+    held = {name: folder.read(name) for name in marks}
+    for name, mark in marks.items():
+        if held[name] not in (None, mark):
+            raise UsageError(
+                f"{folder.path / name}: this run began with another table than {table.name} is "
+                "today: bring that one back, or name another state folder for a new run"
+            )
+    for name, mark in marks.items():
+        if held[name] is None:
+            folder.write(name, mark)
 
 
 def checkpoints_of(config: PartyConfig) -> Checkpoints:

@@ -229,10 +229,20 @@ class LabelCompany:
         text = "id,label\n" + "".join(f"{row},{labels[row]}\n" for row in rows)
         write_whole(self.folder.path / "labels.csv", text.encode())
 
+    def _ledger(self) -> Ledger | None:
+        """Return the ledger as it was stored, for a run that had ended before this process."""
+        held = checkpoints_of(self.config).latest()
+        if held is None:
+            return None
+        arrays, values = held.states["ledger"]
+        name, budget = run_name(self.config), self.config.budget
+        return Ledger.from_state(arrays, values, run=name, budget=budget)
+
     def _results(self, ended: str) -> dict[str, Any]:
         config, works = self.config, self.place.works
         guard = None if works is None else works.party.party.guard
         certificate = None if guard is None else guard.last_certificate
+        ledger = self._ledger() if guard is None else guard.ledger
         return {
             "party": config.name,
             "role": config.role,
@@ -247,8 +257,7 @@ class LabelCompany:
             "label_certificate": None
             if guard is None or guard.label_guard is None
             else asdict(guard.label_certificate()),
-            "ledger": None if guard is None or guard.ledger is None
-            else asdict(guard.ledger.summary()),
+            "ledger": None if ledger is None else asdict(ledger.summary()),
             "allowed_again": dict(self.journal.allowed),
             "state": str(self.folder.path),
         }  # fmt: skip
