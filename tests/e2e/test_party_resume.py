@@ -5,7 +5,7 @@ import os
 import pytest
 
 from parties import Pair, differences, train_here
-from party_processes import Training, wait_until
+from party_processes import Running, Training, both_end, wait_until
 from tacit.cli import main
 
 STEP = r"step \d+ of \d+"
@@ -74,8 +74,10 @@ def test_a_finished_run_is_finished_again(pairs, monkeypatch):
     pair, _ = pairs
     train_here(pair, monkeypatch)
     journal, before = pair.journal(), pair.read("bank", "results.json")
-    with Training(pair) as training:
-        training.finish()
+    with Running(pair.bank) as bank:
+        bank.wait_for("listening on")
+        with Running(pair.platform) as platform:
+            both_end(bank, platform)
     together = pair.read("bank", "results.json")
     monkeypatch.setattr("tacit.runtime.label_run.GOODBYE", 0.1)
     assert main(["party", str(pair.bank)]) == 0
