@@ -116,6 +116,12 @@ def test_without_held_out_rows_nothing_is_selected():
     assert trained(hold_out=None, epochs=1)[1]["selected"] is None
 
 
+def test_the_summary_says_which_epoch_was_kept_and_by_which_labels(capsys):
+    flags = ["--dataset", "breast_cancer", "--epochs", "1", "--batch-size", "64"]
+    assert main(["train", *flags, "--hold-out", "0.3", "--labels", RR]) == 0
+    assert "epoch kept, by randomised labels" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
