@@ -58,3 +58,7 @@ audits: $(READY)
 
 clean:
 	rm -rf $(VENV)
+
+.PHONY: fuzz
+fuzz: $(READY)
+	$(TEST_ENV) $(BIN)/python benchmarks/fuzz.py

@@ -266,8 +266,9 @@ class Guard:
         )
         best = strongest(self.protection, plans)
         kl = None if best is None else best.sum_kl
-        # It takes a decomposition of the batch: only for whoever counts what is released.
-        counted = best is plans[-1] and len(plans) == 1 and self.ledger is not None
+        # It takes a decomposition of the batch: only for a ledger that asks for it.
+        asked = self.ledger is not None and self.ledger.measured
+        counted = asked and best is plans[-1] and len(plans) == 1
         return Certificate(
             spec=self._spec,
             how=" | ".join(plan.how for plan in plans),

@@ -16,6 +16,7 @@ from tacit.cli.init import init
 from tacit.cli.keys import app as keys_app
 from tacit.cli.listing import app as list_app
 from tacit.cli.party import party
+from tacit.cli.predict import predict
 from tacit.cli.recommend import recommend
 from tacit.cli.report import report
 from tacit.cli.train import train
@@ -34,6 +35,7 @@ app.command()(demo)
 app.command()(train)
 app.command()(init)
 app.command()(party)
+app.command()(predict)
 app.command(context_settings={"allow_extra_args": True})(audit)
 app.command()(report)
 app.command()(recommend)

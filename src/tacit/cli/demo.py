@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.cli.audit import audit_tape, claim_of, table_of
-from tacit.cli.train import run_training
+from tacit.cli.init import BANK, PLATFORM
+from tacit.cli.two_parties import TwoParties
 
 if TYPE_CHECKING:
     from tacit.audit import AuditResult
@@ -22,23 +23,17 @@ __all__ = ["demo"]
 # What a newcomer compares: nothing, the published method, noise for gradients as they are that is
 # meant for all epochs together, and labels randomised once, which no epoch wears out.
 RUNS: dict[str, dict[str, str]] = {
-    "no protection": {},
+    "no protection": {"protect": "none"},
     "Marvell, published": {"protect": "marvell(s=4)"},
     "Marvell, all epochs": {"protect": "marvell(sum_kl=0.0593, covariance=full)"},
-    "randomised labels": {"labels": "rr(epsilon=0.575)"},
+    "randomised labels": {"protect": "none", "labels": "rr(epsilon=0.575)"},
 }
 AUDITED = "Marvell, published"
 AUDIT = ("norm", "mean", "energy", "memory", "kmeans(by=direction)")
 ATTACKS = ("norm", "cosine", "energy")
 COLUMNS = (*ATTACKS, "memory")
-_SETTINGS: dict[str, Any] = {
-    "dataset": "ads",
-    "rows": 60_000,
-    "epochs": 5,
-    "lr": 1e-3,
-    "monitor_every": 2,
-    "attacks": ATTACKS,
-}
+ROWS = 60_000
+_BOTH: dict[str, Any] = {"model": "wdl", "lr": 1e-3, "epochs": 5, "batch_size": 1024}
 
 
 def demo(
@@ -46,14 +41,16 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train one split model four times, show what each protection keeps, and audit one run."""
+    """Train one split model four times across two processes, and audit what one of them saw.
+
+    A label party and a feature party run as processes of their own on this machine: keys, mutual
+    TLS, training, live leakage, an audit of the recording, and a page.
+    """
     audit_page = out.with_stem(f"{out.stem}-audit")
     with TemporaryDirectory() as place:
-        results = {
-            name: _train(way, seed, Path(place) / f"run-{number}", quiet=as_json)
-            for number, (name, way) in enumerate(RUNS.items())
-        }
-        found = _audit(Path(place) / f"run-{list(RUNS).index(AUDITED)}", seed, quiet=as_json)
+        parties = TwoParties(Path(place), rows=ROWS)
+        results = {name: _train(parties, name, seed, quiet=as_json) for name in RUNS}
+        found = _audit(Path(place), seed, quiet=as_json)
     _write(out, results)
     found.to_html(audit_page)
     if as_json:
@@ -69,18 +66,33 @@ def demo(
     typer.echo(f"The curves are in {out}, the audit is in {audit_page}")
 
 
-def _train(way: dict[str, str], seed: int, place: Path, *, quiet: bool) -> dict[str, Any]:
-    settings = {**_SETTINGS, **way, "seed": seed}
-    recorded = way == RUNS[AUDITED]
-    out = place if recorded else None
-    return run_training(None, settings, out, quiet=quiet, record=recorded)[0]
+def _train(parties: TwoParties, name: str, seed: int, *, quiet: bool) -> dict[str, Any]:
+    """Train in one of the ways; the run that is audited is recorded."""
+    with Console(stderr=True, quiet=quiet).status(f"two parties train: {name}"):
+        return parties.train(
+            _folder(name),
+            label={**RUNS[name], "attacks": list(ATTACKS), "monitor_every": 2,
+                   "write_truth": name == AUDITED},
+            feature={"record": name == AUDITED},
+            both={**_BOTH, "seed": seed},
+        )  # fmt: skip
 
 
-def _audit(run: Path, seed: int, *, quiet: bool) -> AuditResult:
-    (tape,) = run.glob("*.tape")
-    claim = claim_of(run / "results.json")
+def _folder(name: str) -> str:
+    return f"run-{list(RUNS).index(name)}"
+
+
+def _audit(place: Path, seed: int, *, quiet: bool) -> AuditResult:
+    """Attack what the feature party recorded, with the labels that the label party kept."""
+    seen, kept = place / PLATFORM / _folder(AUDITED), place / BANK / _folder(AUDITED)
+    (tape,) = seen.glob("*.tape")
     return audit_tape(
-        tape, run / "labels.csv", list(AUDIT), certificate=claim, seed=seed, quiet=quiet
+        tape,
+        kept / "labels.csv",
+        list(AUDIT),
+        certificate=claim_of(kept / "results.json"),
+        seed=seed,
+        quiet=quiet,
     )
 
 
@@ -118,8 +130,8 @@ def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
     report.write_page(
         path,
         title="What leaks, and what protection costs",
-        subtitle="A conversion model trained across two parties four times, on an embedded "
-        "synthetic table. The feature party sees only the released gradients.",
+        subtitle="A conversion model trained four times across two processes under mutual TLS, on "
+        "an embedded synthetic table. The feature party sees only the released gradients.",
         blocks=[
             report.TableBlock(header, rows, alarm=0.7, alarm_from=3),
             report.Paragraph(

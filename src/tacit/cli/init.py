@@ -17,14 +17,14 @@ BANK, PLATFORM = "bank", "platform"
 
 _SHARED = """
 model = "mlp(hidden=32)"         # see tacit list models
-lr = 1e-3                        # this party's own
+lr = 3e-3                        # this party's own
 
 # Both sides must say the same here; it is compared when they meet.
-epochs = 3
+epochs = 5
 batch_size = 256
 seed = 7                         # of the common order of rows; no secret
 test_percent = 10                # rows held out to evaluate on
-save_every = 20                  # steps between checkpoints
+save_every = 50                  # steps between checkpoints
 wire = "float32"                 # or bfloat16: half the bytes, rounded values
 """
 _PARTY = {
@@ -70,7 +70,7 @@ record = false                   # true writes what this party sees to a tape, f
 def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
     address: Annotated[str, typer.Option(help="Where the label party listens.")] = "127.0.0.1:7700",
-    rows: Annotated[int, typer.Option(help="Rows of the sample tables.")] = 6000,
+    rows: Annotated[int, typer.Option(help="Rows of the sample tables.")] = 20_000,
 ) -> None:
     """Make two companies to try: configurations, keys and sample tables for each.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tacit.runtime.session import Step
     from tacit.study.party_config import PartyConfig
 
-__all__ = ["party"]
+__all__ = ["ConfigFile", "Log", "party", "show"]
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="This party's TOML file.")]
 
@@ -54,13 +54,13 @@ def party(
         found = _allow(chosen, allow_again)
     else:
         found = _run(chosen)
-    _show(found, as_json=as_json)
+    show(found, as_json=as_json)
 
 
 def _run(config: PartyConfig) -> dict[str, Any]:
     from tacit.runtime.state_folder import StateFolder  # noqa: PLC0415 - loads torch
 
-    log = _Log(config.name)
+    log = Log(config.name)
     log(f"{config.role} party, model {config.model}, {config.epochs} epochs; ids are matched in "
         f"the clear: {config.peer} and this party see each other's common ids")  # fmt: skip
     with StateFolder(config.state) as folder:
@@ -68,12 +68,13 @@ def _run(config: PartyConfig) -> dict[str, Any]:
             from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
 
             return FeatureCompany(config, folder, log=log).run(log.step)
-        from tacit.study.label_company import LabelCompany  # noqa: PLC0415 - loads torch
+        from tacit.study.label_company import LabelCompany, listen  # noqa: PLC0415 - loads torch
 
         with (
             closing(LabelCompany(config, folder, log=log)) as company,
-            closing(company.listen()) as listener,
+            closing(listen(config, log)) as listener,
         ):
+            log(f"listening on {listener.address} for {config.peer}")
             return company.run(listener, log.loss)
 
 
@@ -91,7 +92,8 @@ def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
     return {"allowed_again": step, "journal": str(place)}
 
 
-def _show(found: dict[str, Any], *, as_json: bool) -> None:
+def show(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print results: as JSON, or a line for each plain value and each test measure."""
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -103,7 +105,7 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
 
 
 @final
-class _Log:
+class Log:
     """Lines on standard error, and where the run is at every so often."""
 
     def __init__(self, name: str) -> None:
@@ -112,6 +114,7 @@ class _Log:
         self._shown = -1
 
     def __call__(self, text: str) -> None:
+        """Show a line."""
         self._console.print(f"{self._name}: {text}", markup=False)
 
     def step(self, done: int, steps: int) -> None:

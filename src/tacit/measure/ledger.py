@@ -56,6 +56,8 @@ class Ledger:
         run: names what is counted; the state of one run is refused by another.
         budget: such as ``"auc=0.70"``; without, everything is counted and nothing refused.
         examples: how many there will be, where ids count from 0; only saves time and memory.
+        measured: also charge by the divergence that is measured in each batch, where it is larger
+            than the modelled one. It takes a decomposition per release.
 
     >>> from types import SimpleNamespace
     >>> ledger = Ledger(run="demo", budget="sum_kl=0.5")
@@ -67,11 +69,17 @@ class Ledger:
     """
 
     def __init__(
-        self, *, run: str, budget: str | Budget | None = None, examples: int | None = None
+        self,
+        *,
+        run: str,
+        budget: str | Budget | None = None,
+        examples: int | None = None,
+        measured: bool = True,
     ) -> None:
         if not run:
             raise ParameterError("a ledger needs the name of its run, got an empty one")
         self.run = run
+        self.measured = measured
         self.budget = Budget.parse(budget) if isinstance(budget, str) else budget
         self.releases = 0
         self._columns = ExampleColumns(_FILLS, expected=examples or 0)
@@ -178,13 +186,14 @@ class Ledger:
         *,
         run: str,
         budget: str | Budget | None = None,
+        measured: bool = True,
     ) -> Ledger:
         """Return the ledger of a stored state; the state of another run is refused.
 
         ``budget`` replaces the stored one.
         """
         secrets = unpack(arrays, values, run=run, names=tuple(_FILLS))
-        made = cls(run=run, budget=budget or values["budget"])
+        made = cls(run=run, budget=budget or values["budget"], measured=measured)
         made._columns = ExampleColumns.restore(_FILLS, arrays, arrays.get("keys"))
         made._secrets = secrets
         made.releases = int(values["releases"])

@@ -28,6 +28,7 @@ Places = npt.NDArray[np.int64]
 MOST_IDS = 50_000_000
 _NUMBERS = 1 << 17  # ids in one message
 _TEXTS = 1 << 10
+_TWICE = "the feature party showed an id twice: every example has its own"
 
 
 @final
@@ -79,7 +80,7 @@ def offer_ids(connection: Connection, own: Ids) -> Common:
 
 def match_ids(connection: Connection, own: Ids) -> Common:
     """Answer the feature party's ids with those that this party has too, and return them."""
-    found, offered = [], 0
+    found, offered, matched = [], 0, 0
     held = np.sort(own)
     while (message := connection.receive(Align)).ids is not None:
         ids = _ids_of(message, like=own)
@@ -87,10 +88,13 @@ def match_ids(connection: Connection, own: Ids) -> Common:
         if offered > MOST_IDS:
             raise PeerError(f"the feature party showed more than {MOST_IDS} ids")
         found.append(ids[_is_in(ids, held)])
+        matched += len(found[-1])
+        if matched > len(own):
+            raise PeerError(_TWICE)
         connection.send(_message(found[-1]))
     shared = np.concatenate(found) if found else own[:0]
     if len(np.unique(shared)) != len(shared):
-        raise PeerError("the feature party showed an id twice: every example has its own")
+        raise PeerError(_TWICE)
     _check_count(message, len(shared))
     connection.send(Align(count=len(shared)))
     return Common.of(_some(shared), own)
@@ -117,7 +121,11 @@ def _ids_of(message: Align, *, like: Ids) -> Ids:
     if numbers != (like.dtype.kind == "i"):
         kinds = ("numbers", "text") if numbers else ("text", "numbers")
         raise PeerError(f"ids are {kinds[0]} there and {kinds[1]} here: make both columns the same")
-    return message.ids.numpy() if isinstance(message.ids, torch.Tensor) else np.array(message.ids)
+    if isinstance(message.ids, torch.Tensor):
+        return message.ids.numpy()
+    # An array is as wide as its longest text. A longer one than any here is cut off where it is
+    # still longer: it fits nothing either way, and the peer does not decide about memory.
+    return np.array(message.ids, dtype=f"U{like.dtype.itemsize // 4 + 1}")
 
 
 def _is_in(ids: Ids, held: Ids) -> npt.NDArray[np.bool_]:

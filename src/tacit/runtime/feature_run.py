@@ -53,6 +53,12 @@ def greet(connection: Connection, *, name: str, plan: Plan, offer: int) -> int:
     problem = disagreement(hello, answer)
     if problem is not None:
         raise PeerError(problem)
+    if connection.line.peer not in (None, answer.party):
+        raise PeerError(f"{connection.line.peer} calls itself {answer.party}: names are bound to "
+                        "certificates")  # fmt: skip
+    if stop_of(answer) > offer:
+        raise PeerError(f"{answer.party} wants to go on from step {stop_of(answer)}, but only "
+                        f"{offer} were offered")  # fmt: skip
     return stop_of(answer)
 
 
@@ -119,7 +125,6 @@ class FeatureRun:
         if start not in stops:
             connection.send(Bye())
             return max(stop for stop in stops if stop < start)
-        self.waiting.over()
         common = self._align(connection)
         self.place.go(start)
         self._train(connection, common, start)
@@ -138,6 +143,7 @@ class FeatureRun:
         self.log(f"{len(common)} examples in common, {schedule.steps - start} steps to go")
 
         def done(step: Step, last: bool) -> None:
+            self.waiting.over()  # only now: a label party that never answers is not there
             self.place.reach(step.step + 1, last=last)
             self.done(step.step + 1, schedule.steps)
 

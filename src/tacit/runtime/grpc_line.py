@@ -78,7 +78,12 @@ class GrpcLine(Line):
         self._incoming.end(closed, drop=True)
         self._outgoing.end(closed)
         self._over.wait(FLUSH)
-        self._hang_up()
+        self.cut()
+
+    def cut(self) -> None:
+        """End the call at once."""
+        # In a thread, because gRPC first waits for a write that the network may never take.
+        Thread(target=self._hang_up, daemon=True).start()
 
     def outgoing(self) -> Iterator[bytes]:
         """Yield what is to be sent until the end; runs in a thread of gRPC's."""
@@ -119,6 +124,7 @@ def options(limits: Limits) -> list[tuple[str, Any]]:
         ("grpc.max_receive_message_length", limits.max_bytes),
         ("grpc.keepalive_time_ms", ALIVE),
         ("grpc.keepalive_timeout_ms", ALIVE),
+        ("grpc.http2.ping_timeout_ms", ALIVE),  # or a stopped peer is waited for a whole minute
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),  # as many as it takes: a peer may compute long
         ("grpc.http2.min_ping_interval_without_data_ms", ALIVE // 2),
@@ -144,10 +150,11 @@ def dial(address: str, *, identity: Identity, peer: str, limits: Limits, timeout
     try:
         problem = answer.result(timeout)
     except TimeoutError:
-        problem = LostError(f"{peer} at {address} has not answered within {timeout:g} s")
+        line.cut()
+        raise LostError(f"{peer} at {address} has not answered within {timeout:g} s") from None
     if problem is None:
         return line
-    channel.close()
+    line.cut()
     if call.code() is grpc.StatusCode.UNAVAILABLE:
         # gRPC's own words are for whoever writes it; a handshake by hand gives plain ones.
         left = max(1.0, end - monotonic())

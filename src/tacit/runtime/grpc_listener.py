@@ -8,9 +8,11 @@ to stderr ("Handshake failed ...") and tells nobody else; every other refusal go
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from threading import Condition, Thread
 from typing import Any, NoReturn, TypeAlias, final
 from urllib.parse import unquote
@@ -56,6 +58,8 @@ class Listener:
         self._server = _server(self._talk, len(self._peers), limits)
         self._host, self._port = _bind(self._server, address, identity)
         self._server.start()
+        if os.environ.get("GRPC_VERBOSITY", "").upper() in {"ERROR", "NONE"}:
+            log("GRPC_VERBOSITY hides why TLS refuses a connection: unset it to see that on stderr")
 
     @property
     def port(self) -> int:
@@ -138,12 +142,10 @@ class Listener:
 
 
 def _receive(line: GrpcLine, frames: Iterator[bytes]) -> None:
-    problem = f"{line.peer} closed the connection"
-    try:
+    # gRPC tells the reason of an end only to the side that called.
+    with suppress(grpc.RpcError):
         line.take(frames)
-    except grpc.RpcError:  # without a reason: gRPC tells that only to the side that called
-        problem = f"the connection to {line.peer} is gone"
-    line.end(LostError(problem))
+    line.end(LostError(f"{line.peer} has closed the connection or is gone"))
 
 
 def _place(context: Context) -> str:

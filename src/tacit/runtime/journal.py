@@ -145,6 +145,10 @@ class Journal:
         if step not in self._open:
             self._append(_ALLOWED, step, bytes(32), bytes(32))
 
+    def repeats(self, step: int) -> int:
+        """Return how many releases of a step are on record beside its first one."""
+        return self.allowed[step] - (step in self._open)
+
     def find(self, step: int) -> Entry | None:
         """Return what was last released for a step, or None."""
         step = _number(step)

@@ -39,11 +39,15 @@ class Journalled(LabelEnd):
     Args:
         party: the label party that does the work.
         journal: of this run.
+        scope: stands for the common examples in their order. The same embeddings for other
+            examples are another step: whether their release has the same bytes would tell whether
+            their labels are the same.
     """
 
-    def __init__(self, party: LabelParty, journal: Journal) -> None:
+    def __init__(self, party: LabelParty, journal: Journal, *, scope: bytes = b"") -> None:
         self.party = party
         self._journal = journal
+        self._scope = scope
         self._done: _Done | None = None
         self._again = False
 
@@ -53,7 +57,7 @@ class Journalled(LabelEnd):
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
         """Return the releases of a step, new ones or those that were returned before."""
-        step, seen = embeddings[0].step, _digest([e.values for e in embeddings])
+        step, seen = embeddings[0].step, self._seen([e.values for e in embeddings])
         try:
             self._journal.check(step, seen)
         except ReplayError as error:
@@ -64,8 +68,8 @@ class Journalled(LabelEnd):
         held = self._journal.find(step)
         gradients = self.party.step(rows, embeddings)
         sent = _digest([g.values for g in gradients])
-        if held is not None and (held.embedding, held.release) != (seen, sent):
-            self._charge_again(rows)
+        other = held is not None and (held.embedding, held.release) != (seen, sent)
+        self._charge_again(rows, times=self._journal.repeats(step) + other)
         self._journal.record(step, seen, sent)
         self._done = _Done(step=step, seen=seen, gradients=gradients)
         self._again = False
@@ -85,12 +89,22 @@ class Journalled(LabelEnd):
         """Return predicted probabilities."""
         return self.party.predict(rows, embeddings)
 
-    def _charge_again(self, rows: Rows) -> None:
-        """Count a step that was allowed again as what it is, one more release."""
+    def _seen(self, values: Sequence[Tensor]) -> bytes:
+        """Return what stands for everything that a release follows from at this party's end."""
+        plain = _digest(values)
+        return hashlib.sha256(self._scope + plain).digest() if self._scope else plain
+
+    def _charge_again(self, rows: Rows, *, times: int) -> None:
+        """Count a step that was allowed again as what it is, so many more releases.
+
+        Those before it count too: a ledger from an earlier checkpoint does not have them.
+        """
         guard = self.party.guard
-        if guard.ledger is not None and guard.last_certificate is not None:
-            covered = guard.label_guard is not None
-            guard.ledger.charge(rows, guard.last_certificate, covered=covered)
+        if guard.ledger is None or guard.last_certificate is None:
+            return
+        for _ in range(times):
+            guard.ledger.charge(self.party.counted(rows), guard.last_certificate,
+                                covered=guard.label_guard is not None)  # fmt: skip
 
 
 def _digest(parts: Sequence[Tensor]) -> bytes:

@@ -161,8 +161,8 @@ class LabelRun:
     def _align(self, connection: Connection) -> Schedule:
         try:
             common = match_ids(connection, self.ids)
-            self.place.settle_on(common.digest(), len(common))
             schedule = Schedule.of(self.plan, len(common))
+            self.place.settle_on(common.digest(), len(common))
         except UsageError as error:  # the peer brought other examples: no reason to end here
             raise PeerError(str(error)) from error
         self.aligned(common)

@@ -195,6 +195,11 @@ class LabelParty(LabelEnd):
         self._optimizer.step()
         return float(loss.detach())
 
+    def counted(self, rows: Rows) -> Tensor:
+        """Return the ids that a ledger counts rows by; randomised labels have their own."""
+        numbers = getattr(self._labels[rows], "numbers", None)
+        return rows if numbers is None else torch.from_numpy(numbers)
+
     def predict(self, rows: Rows, embeddings: Sequence[Tensor]) -> Tensor:
         """Return predicted probabilities without a graph."""
         with torch.no_grad():

@@ -110,10 +110,12 @@ class Place(Generic[Party]):
     def settle_on(self, common: str, count: int) -> None:
         """Take the common examples by their digest; a run stays with those that it began with."""
         if self._common not in (None, common):
-            raise UsageError(
-                f"this run began with other common examples than today's {count}: bring back the "
-                "tables of that time on both sides, or name new state folders for a new run"
-            )
+            if self.position or self._checkpoints.steps():
+                raise UsageError(
+                    f"this run began with other common examples than today's {count}: bring back "
+                    "the tables of that time on both sides, or name new state folders for a new run"
+                )
+            self._works = None  # built for the others, and nothing was done with it
         self._common, self._count = common, count
 
     def save(self) -> None:

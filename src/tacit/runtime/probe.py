@@ -37,6 +37,13 @@ def explain(address: str, *, identity: Identity, peer: str, timeout: float = 5.0
 
 def diagnose(address: str, *, identity: Identity, peer: str, timeout: float) -> TacitError | None:
     """Return the same as an error; it is a LostError where trying again may help."""
+    problem = _attempt(address, identity=identity, peer=peer, timeout=timeout)
+    # Whoever dies at this moment hangs up like one that refuses, but only the latter does it twice.
+    final = isinstance(problem, PeerError)
+    return _attempt(address, identity=identity, peer=peer, timeout=timeout) if final else problem
+
+
+def _attempt(address: str, *, identity: Identity, peer: str, timeout: float) -> TacitError | None:
     context = _context(identity, strict=True)
     try:
         with _connect(address, timeout=timeout) as plain:

@@ -16,12 +16,17 @@ from torch import Tensor
 from tacit.errors import LostError, PeerError
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Evaluate, Predict, Release, Train
+from tacit.runtime.journal import digest
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.runtime.party import FeatureEnd, LabelEnd, Rows
 
 __all__ = ["RemoteFeature", "RemoteLabel"]
 
 Asking = type[Evaluate] | type[Predict]
+
+LARGEST = 1e9
+"""Beyond it a top model may overflow. The limit is a fixed one: whether a given model does
+overflow is for nobody to try out, because its weights have seen the labels."""
 
 
 @final
@@ -70,16 +75,21 @@ class RemoteFeature(FeatureEnd):
         self._asking = asking
         self._lost: LostError | None = None
         self._owed: int | None = None
+        self._last: Embedding | None = None
+        self._sent: Gradient | None = None
 
-    def forward(self, step: int, rows: Rows) -> Embedding:  # noqa: ARG002 - the protocol counts
-        """Wait for the embeddings of a batch."""
+    def forward(self, step: int, rows: Rows) -> Embedding:
+        """Wait for the embeddings of a batch; the step before it may be asked for again."""
         self._raise_lost()
-        embedding = self._connection.receive(Train).embedding
+        while (embedding := self._connection.receive(Train).embedding).step != step:
+            self._send_again(embedding)
         self._check(embedding.values, rows)
+        self._last = embedding
         return embedding
 
     def backward(self, gradient: Gradient) -> None:
         """Send the release."""
+        self._sent = gradient
         try:
             self._connection.send(Release(gradient))
         except LostError as error:
@@ -104,6 +114,15 @@ class RemoteFeature(FeatureEnd):
         receipt = Predict(part=part) if self._asking is Predict else Evaluate(part=part, note=note)
         self._connection.send(receipt)
 
+    def _send_again(self, embedding: Embedding) -> None:
+        """Send the last release once more, for the same embedding only."""
+        last, sent = self._last, self._sent
+        assert last is not None and sent is not None  # noqa: S101, PT018 - so says the protocol
+        if digest(embedding.values) != digest(last.values):
+            raise PeerError(f"step {embedding.step} came again with another embedding: two "
+                            "releases of a step let noise be cancelled")  # fmt: skip
+        self._connection.send(Release(sent))
+
     def _raise_lost(self) -> None:
         if self._lost is not None:
             raise self._lost
@@ -114,4 +133,10 @@ class RemoteFeature(FeatureEnd):
             raise PeerError(
                 f"embeddings must be torch.float32 {wanted} by the plan, "
                 f"got {values.dtype} {tuple(values.shape)}"
+            )
+        low, high = torch.aminmax(values)
+        if max(-float(low), float(high)) > LARGEST:
+            raise PeerError(
+                f"embeddings must be at most {LARGEST:g} in size, got {low:g} to {high:g}: scale "
+                "the features, or lower the learning rate"
             )

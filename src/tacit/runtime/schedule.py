@@ -18,10 +18,15 @@ from tacit.runtime.party import FeatureEnd, LabelEnd, Rows
 from tacit.runtime.plan import Plan
 from tacit.runtime.session import Step, train
 
-__all__ = ["Part", "Schedule", "follow"]
+__all__ = ["Part", "Schedule", "follow", "piece_of"]
 
 Indices = npt.NDArray[np.int64]
 _VALUES = 1 << 20  # of embeddings in one message of an evaluation
+
+
+def piece_of(plan: Plan) -> int:
+    """Return how many examples' embeddings go into one message when nothing is trained."""
+    return max(1, _VALUES // prod(plan.cut))
 
 
 @final
@@ -86,7 +91,7 @@ class Schedule:
     @property
     def piece(self) -> int:
         """How many held-out examples go into one message."""
-        return max(1, _VALUES // prod(self.plan.cut))
+        return piece_of(self.plan)
 
     def parts(self, *, first: int) -> Iterator[Part]:
         """Return what is left to do from a step on."""

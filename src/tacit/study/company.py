@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, final
+
+import numpy as np
+from torch import nn
 
 from tacit import data, nets
 from tacit.audit.tape import TapeWriter
@@ -17,6 +21,7 @@ from tacit.runtime.feature_run import FeatureRun
 from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_line import dial
 from tacit.runtime.identity import Files, Identity, load_identity
+from tacit.runtime.line import Line
 from tacit.runtime.party import FeatureEnd, FeatureParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
@@ -25,10 +30,22 @@ from tacit.runtime.state_folder import StateFolder
 from tacit.runtime.waiting import Waiting
 from tacit.study.party_config import PartyConfig
 
-__all__ = ["FeatureCompany", "encoding_of", "identity_of", "run_name"]
+__all__ = [
+    "ENCODING",
+    "FeatureCompany",
+    "Log",
+    "bottom_of",
+    "checkpoints_of",
+    "dialler",
+    "encoding_of",
+    "identity_of",
+    "run_name",
+    "waiting_for",
+]
 
 Log = Callable[[str], None]
 ENCODING = "encoding.json"
+LABELS = "labels.json"
 CONNECTING = 5.0
 
 
@@ -40,22 +57,55 @@ def identity_of(config: PartyConfig) -> Identity:
     return load_identity(Files(*(Path(file or "") for file in files)), name=config.name)
 
 
+def dialler(config: PartyConfig) -> Callable[[], Line]:
+    """Return what opens a line to the label party."""
+    return partial(dial, config.address, identity=identity_of(config), peer=config.peer,
+                   limits=Limits(), timeout=CONNECTING)  # fmt: skip
+
+
+def waiting_for(config: PartyConfig, log: Log) -> Waiting:
+    """Return the wait for the other party, as long as the configuration allows."""
+    where = f" at {config.address}" if config.role == "feature" else ""
+    return Waiting(f"{config.peer}{where}", limit=config.wait, log=log)
+
+
 def run_name(config: PartyConfig) -> str:
     """Return what names the run in this party's own files."""
     return f"{config.name} with {config.peer}"
 
 
 def encoding_of(folder: StateFolder, table: data.PartyTable) -> None:
-    """Keep how the table was coded, or refuse to go on with a table that is coded otherwise."""
-    text, place = table.encoding.to_json(), folder.path / ENCODING
-    held = folder.read(ENCODING)
-    if held is None:
-        folder.write(ENCODING, text)
-    elif held != text:
-        raise UsageError(
-            f"{place}: this run began with another table than {table.name} is today: bring that "
-            "one back, or name another state folder for a new run"
-        )
+    """Keep how the table was coded and what stands for its labels, or refuse another table."""
+    marks = {ENCODING: table.encoding.to_json()}
+    if table.labels is not None:
+        inorder = np.asarray(table.labels)[np.argsort(table.ids)]
+        marks[LABELS] = sha256(inorder.tobytes()).hexdigest()
+    held = {name: folder.read(name) for name in marks}
+    for name, mark in marks.items():
+        if held[name] not in (None, mark):
+            raise UsageError(
+                f"{folder.path / name}: this run began with another table than {table.name} is "
+                "today: bring that one back, or name another state folder for a new run"
+            )
+    for name, mark in marks.items():
+        if held[name] is None:
+            folder.write(name, mark)
+
+
+def checkpoints_of(config: PartyConfig) -> Checkpoints:
+    """Return where a party keeps its states."""
+    return Checkpoints(config.state / "checkpoints", run=run_name(config), keep=3)
+
+
+def bottom_of(config: PartyConfig, table: data.PartyTable) -> nn.Module:
+    """Return the feature party's part of the model as it is before the first step."""
+    numeric, cardinalities = table.inputs
+    return nets.get(config.model).bottom(
+        nets.Inputs(numeric, cardinalities),
+        cut=config.cut,
+        classes=config.classes,
+        seed=config.seed,
+    )
 
 
 @final
@@ -77,23 +127,20 @@ class FeatureCompany:
         self._common: Common | None = None
         self.tape: TapeWriter | None = None
         encoding_of(folder, self.table)
-        checkpoints = Checkpoints(folder.path / "checkpoints", run=run_name(config), keep=3)
-        self.place: Place[FeatureEnd] = Place(checkpoints, self.plan, self._build)
+        self.place: Place[FeatureEnd] = Place(checkpoints_of(config), self.plan, self._build)
 
     def run(self, done: Callable[[int, int], None]) -> dict[str, Any]:
         """Train to the end; return what a feature party knows of it."""
-        config, identity = self.config, identity_of(self.config)
+        config = self.config
         ended = FeatureRun(
             name=config.name,
             plan=self.plan,
             ids=self.table.ids,
             place=self.place,
             aligned=self._aligned,
-            dial=partial(dial, config.address, identity=identity, peer=config.peer,
-                         limits=Limits(), timeout=CONNECTING),
+            dial=dialler(config),
             timings=Timings(),
-            waiting=Waiting(f"{config.peer} at {config.address}", limit=config.wait,
-                            log=self._log),
+            waiting=waiting_for(config, self._log),
             log=self._log,
             done=done,
         ).run()  # fmt: skip
@@ -116,13 +163,7 @@ class FeatureCompany:
     def _build(self, _states: States | None) -> Works[FeatureEnd]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
         config = self.config
-        numeric, cardinalities = self.table.inputs
-        bottom = nets.get(config.model).bottom(
-            nets.Inputs(numeric, cardinalities),
-            cut=config.cut,
-            classes=config.classes,
-            seed=config.seed,
-        )
+        bottom = bottom_of(config, self.table)
         optimizer = adam(bottom, config.lr)
         source = self.table.source(self._common.order)
         party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit import data, nets, objective
 from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.measure import Ledger
-from tacit.monitor import LeakMonitor
-from tacit.recall import MemoryMonitor
 from tacit.rng import Key
 from tacit.runtime.align import Common
-from tacit.runtime.checkpoint import Checkpoints, State
+from tacit.runtime.checkpoint import State
 from tacit.runtime.connection import Timings
 from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_listener import Listener
@@ -28,17 +26,46 @@ from tacit.runtime.label_run import LabelRun
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
+from tacit.runtime.schedule import Schedule
 from tacit.runtime.session import Step
-from tacit.runtime.state_folder import StateFolder, kept_secret
-from tacit.runtime.waiting import Waiting
-from tacit.study.company import Log, encoding_of, identity_of, run_name
-from tacit.study.outcome import leak_records, utility
+from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
+from tacit.study.columns import Source
+from tacit.study.company import (
+    Log,
+    checkpoints_of,
+    encoding_of,
+    identity_of,
+    run_name,
+    waiting_for,
+)
+from tacit.study.label_measures import LabelMeasures
 from tacit.study.party_config import PartyConfig
 from tacit.types import Cut, Release
 
-__all__ = ["LabelCompany"]
+__all__ = ["LabelCompany", "listen", "own_source", "top_of"]
 
 NOISE_KEY = "noise.key"
+
+
+def listen(config: PartyConfig, log: Log) -> Listener:
+    """Open the address that feature parties connect to."""
+    return Listener(config.address, identity=identity_of(config), peers=(config.peer,),
+                    limits=Limits(), log=log)  # fmt: skip
+
+
+def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Module:
+    """Return the label party's part of the model as it is before the first step."""
+    assert table.classes is not None  # noqa: S101 - a label party's table has classes
+    numeric, cardinalities = table.inputs
+    own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
+    model, classes = nets.get(config.model), table.classes
+    width = model.cut_width(cut=config.cut, classes=classes)
+    return model.top(width, own=own, cut=config.cut, classes=classes, seed=seed)
+
+
+def own_source(table: data.PartyTable, common: Common) -> Source | None:
+    """Return the way to the label party's own columns, None where it has none."""
+    return table.source(common.order) if any(table.inputs) else None
 
 
 @final
@@ -59,18 +86,13 @@ class LabelCompany:
         self._log = log
         self._common: Common | None = None
         encoding_of(folder, self.table)
-        binary = self.classes == 2
-        watched = binary and bool(config.attacks)
-        self.monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
-        self.memory: MemoryMonitor | None = None
-        self.objective = objective.get("bce" if binary else "ce")
-        self.history: dict[str, dict[str, Any]] = folder.read("history.json") or {}
+        self.measures = LabelMeasures(config, folder, classes=self.classes)
+        self.objective = objective.get("bce" if self.classes == 2 else "ce")
         self._key = self._secret()
         self.journal = Journal.open(
             folder.path / "journal", run=run_name(config), sync=config.journal_sync
         )
-        checkpoints = Checkpoints(folder.path / "checkpoints", run=run_name(config), keep=3)
-        self.place: Place[Journalled] = Place(checkpoints, self.plan, self._build)
+        self.place: Place[Journalled] = Place(checkpoints_of(config), self.plan, self._build)
         self._check_journal()
 
     def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
@@ -84,19 +106,16 @@ class LabelCompany:
             aligned=self._aligned,
             listener=listener,
             timings=Timings(),
-            waiting=Waiting(config.peer, limit=config.wait, log=self._log),
+            waiting=waiting_for(config, self._log),
             log=self._log,
             done=done,
             evaluated=self._evaluated,
         ).run()
         results = self._results(ended)
+        if config.write_truth:
+            self._write_truth()
         self.folder.write("results.json", {"format": 1, **results})
         return results
-
-    def listen(self) -> Listener:
-        """Open the address that feature parties connect to."""
-        return Listener(self.config.address, identity=identity_of(self.config),
-                        peers=(self.config.peer,), limits=Limits(), log=self._log)  # fmt: skip
 
     def close(self) -> None:
         """Let another process have the journal."""
@@ -131,20 +150,16 @@ class LabelCompany:
         config, common = self.config, self._common
         assert self.table.labels is not None  # noqa: S101 - a label party's table has labels
         truth = torch.from_numpy(np.asarray(self.table.labels)[common.order])
-        self.memory = None if self.monitor is None else MemoryMonitor(every=config.monitor_every)
-        guard = self._guard(truth)
+        watch = self.measures.watcher(truth, None if states is None else states.get("memory"))
+        guard = self._guard(watch)
         if states is not None:
             self._load(guard, states)
-        labels = truth if config.labels is None else guard.labels(common.ids, truth)
-        numeric, cardinalities = self.table.inputs
-        own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
-        top = nets.get(config.model).top(
-            self.plan.cut[0],
-            own=own,
-            cut=config.cut,
-            classes=self.classes,
-            seed=int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1,
-        )
+        labels = truth
+        if config.labels is not None:
+            labels = randomized = guard.labels(common.ids, truth)
+            self.measures.number(randomized.numbers)
+        seed = int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1
+        top = top_of(config, self.table, seed=seed)
         optimizer = adam(top, config.lr)
         party = LabelParty(
             top,
@@ -152,27 +167,32 @@ class LabelCompany:
             guard=guard,
             objective=objective.corrected(self.objective, guard.flips),
             optimizer=optimizer,
-            source=None if own is None else self.table.source(common.order),
+            source=own_source(self.table, common),
         )
         return Works(
-            party=Journalled(party, self.journal),
+            party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest())),
             models={"top": top},
             optimizers={"top": optimizer},
-            states=lambda: _states(guard, self.memory),
+            states=lambda: _states(guard) | self.measures.states(),
         )
 
-    def _guard(self, truth: Tensor) -> Guard:
+    def _guard(self, watch: Callable[[Cut, Release], None]) -> Guard:
         config = self.config
         assert config.protect is not None and self._common is not None  # noqa: S101, PT018
         secret = None
         if config.labels is not None:
             beside = config.data.with_name(f"{config.data.name}.secret")
             secret = kept_secret(config.label_secret or beside)
-        ledger = Ledger(run=run_name(config), budget=config.budget, examples=len(self._common))
+        ledger = Ledger(
+            run=run_name(config),
+            budget=config.budget,
+            examples=len(self._common),
+            measured=config.budget is not None,
+        )
         return Guard(
             config.protect,
             key=self._key,
-            watch=self._watch(truth),
+            watch=watch,
             labels=config.labels,
             label_secret=secret,
             classes=self.classes,
@@ -183,44 +203,46 @@ class LabelCompany:
         guard.load_state(*states["guard"])
         arrays, values = states["ledger"]
         guard.ledger = Ledger.from_state(
-            arrays, values, run=run_name(self.config), budget=self.config.budget
+            arrays,
+            values,
+            run=run_name(self.config),
+            budget=self.config.budget,
+            measured=self.config.budget is not None,
         )
         if guard.label_guard is not None:
             guard.label_guard.load_state(*states["label_guard"])
-        if self.memory is not None and "memory" in states:
-            self.memory.load_state(*states["memory"])
-
-    def _watch(self, truth: Tensor) -> Callable[[Cut, Release], None]:
-        def watch(cut: Cut, release: Release) -> None:
-            judged = replace(cut, labels=truth[cut.ids]) if cut.ids is not None else cut
-            for watcher in (self.monitor, self.memory):
-                if watcher is not None:
-                    watcher(judged, release)
-
-        return watch
 
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> str | None:
         """Keep the measures of an epoch; return what the feature party may know of them."""
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
-        test = utility(probs.numpy(), truth)
-        leak = {} if self.monitor is None else leak_records(self.monitor.recent())
-        self.history[str(epoch)] = {
-            "epoch": epoch,
-            "test": test,
-            "leak": leak,
-            "memory_leak": None if self.memory is None else self.memory.leak(),
-        }
-        self.folder.write("history.json", self.history)
-        line = ", ".join(f"test {name} {value:.4f}" for name, value in test.items())
+        line = self.measures.evaluated(epoch, probs, truth)
         self._log(f"epoch {epoch + 1}: {line}")
         return line if self.config.share_metrics else None
+
+    def _write_truth(self) -> None:
+        """Write the labels by position in the common order, for an audit of what was recorded."""
+        if self._common is None or self.table.labels is None:
+            return
+        labels = np.asarray(self.table.labels)[self._common.order].tolist()
+        rows = sorted(Schedule.of(self.plan, len(labels)).train.tolist())
+        text = "id,label\n" + "".join(f"{row},{labels[row]}\n" for row in rows)
+        write_whole(self.folder.path / "labels.csv", text.encode())
+
+    def _ledger(self) -> Ledger | None:
+        """Return the ledger as it was stored, for a run that had ended before this process."""
+        held = checkpoints_of(self.config).latest()
+        if held is None:
+            return None
+        arrays, values = held.states["ledger"]
+        name, budget = run_name(self.config), self.config.budget
+        return Ledger.from_state(arrays, values, run=name, budget=budget)
 
     def _results(self, ended: str) -> dict[str, Any]:
         config, works = self.config, self.place.works
         guard = None if works is None else works.party.party.guard
         certificate = None if guard is None else guard.last_certificate
-        epochs = [self.history[key] for key in sorted(self.history, key=int)]
+        ledger = self._ledger() if guard is None else guard.ledger
         return {
             "party": config.name,
             "role": config.role,
@@ -230,21 +252,20 @@ class LabelCompany:
             "budget": config.budget,
             "steps": self.place.stops()[-1],
             "common": None if self._common is None else len(self._common),
-            "test": epochs[-1]["test"] if epochs else None,
-            "history": epochs,
+            **self.measures.record(),
             "certificate": None if certificate is None else vars(certificate),
-            "ledger": None if guard is None or guard.ledger is None
-            else asdict(guard.ledger.summary()),
+            "label_certificate": None
+            if guard is None or guard.label_guard is None
+            else asdict(guard.label_certificate()),
+            "ledger": None if ledger is None else asdict(ledger.summary()),
             "allowed_again": dict(self.journal.allowed),
             "state": str(self.folder.path),
         }  # fmt: skip
 
 
-def _states(guard: Guard, memory: MemoryMonitor | None) -> dict[str, State]:
+def _states(guard: Guard) -> dict[str, State]:
     assert guard.ledger is not None  # noqa: S101 - a label party always counts
     states: dict[str, State] = {"guard": guard.to_state(), "ledger": guard.ledger.to_state()}
     if guard.label_guard is not None:
         states["label_guard"] = guard.label_guard.to_state()
-    if memory is not None:
-        states["memory"] = memory.to_state()
     return states

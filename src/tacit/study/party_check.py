@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from tacit import data
@@ -60,3 +60,5 @@ def _wait(config: PartyConfig, plan: Plan) -> None:
                 answer_hello(connection, name=config.name, plan=plan, stop=lambda _: 0)
             except LostError as error:
                 raise PeerError(f"{config.peer} connected and said nothing: {error}") from error
+            with suppress(LostError, PeerError):  # it must have the answer before the line ends
+                connection.receive(Bye)

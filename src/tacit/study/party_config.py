@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["PartyConfig", "read_party_config"]
 
 _LABEL_ONLY = ("protect", "labels", "budget", "label_secret", "share_metrics", "journal_sync",
-               "attacks", "monitor_every")  # fmt: skip
+               "attacks", "monitor_every", "write_truth")  # fmt: skip
 _FEATURE_ONLY = ("classes", "record")
 _PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret")
 
@@ -63,6 +63,7 @@ class PartyConfig(BaseModel):
     journal_sync: Literal["os", "always"] = "os"
     attacks: tuple[str, ...] = ("norm", "cosine", "energy")
     monitor_every: int = Field(default=32, ge=1)
+    write_truth: bool = False
 
     @field_validator("name", "peer")
     @classmethod

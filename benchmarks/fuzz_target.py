@@ -1,0 +1,193 @@
+"""What the fuzzer shoots at: a label party with all that belongs to it, and scripts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit import Guard, objective
+from tacit.errors import LostError
+from tacit.runtime.checkpoint import Checkpoints
+from tacit.runtime.connection import Timings
+from tacit.runtime.dialogue import Align, Bye, Checkpoint, Evaluate, Hello, Message, Train
+from tacit.runtime.frames import decode, encode
+from tacit.runtime.journal import Journal
+from tacit.runtime.journalled import Journalled
+from tacit.runtime.label_run import LabelRun
+from tacit.runtime.line import Line
+from tacit.runtime.messages import Embedding
+from tacit.runtime.party import LabelParty, adam
+from tacit.runtime.place import Place, States, Works
+from tacit.runtime.plan import Plan
+from tacit.runtime.schedule import Schedule
+from tacit.runtime.waiting import Waiting
+
+__all__ = ["BATCH", "PLAN", "STEPS", "TIMINGS", "WIDTH", "Script", "Scripted", "Target", "course",
+           "greeting", "honest", "start_of", "values"]  # fmt: skip
+
+ROWS, BATCH, WIDTH = 40, 8, 4
+PLAN = Plan(epochs=3, batch_size=BATCH, order_seed=1, cut=(WIDTH,), test_percent=20, save_every=3)
+STEPS = Schedule.of(PLAN, ROWS).steps
+TIMINGS = Timings(beat=1e6, silence=5, patience=20, greeting=5)
+Script = Callable[[list[bytes]], Iterator[bytes]]
+
+
+@final
+class Scripted(Line):
+    """A line whose peer follows a script, which sees what was sent to it."""
+
+    def __init__(self, script: Script) -> None:
+        self.answers: list[bytes] = []
+        self._frames = script(self.answers)
+
+    @property
+    def peer(self) -> None:
+        """Nobody vouches for a name."""
+        return
+
+    def send(self, frame: bytes, *, timeout: float) -> None:  # noqa: ARG002 - it is taken at once
+        """Show the script a frame."""
+        self.answers.append(frame)
+
+    def receive(self, *, timeout: float) -> bytes:  # noqa: ARG002 - it is there or never comes
+        """Return the script's next frame."""
+        frame = next(self._frames, None)
+        if frame is None:
+            raise LostError("the script is at its end")
+        return frame
+
+    def close(self) -> None:
+        """Stop; the script is not asked again."""
+        self._frames = iter(())
+
+
+@final
+class _OverError(Exception):
+    """There are no more conversations."""
+
+
+@final
+@dataclass(kw_only=True)
+class Target:
+    """A label party that serves one script after the other."""
+
+    folder: Path
+    log: list[str]
+
+    def __post_init__(self) -> None:
+        self.journal = Journal.open(self.folder / "journal", run="fuzz")
+        self.place: Place[Journalled] = Place(
+            Checkpoints(self.folder / "checkpoints", run="fuzz"), PLAN, self._build
+        )
+
+    def _build(self, states: States | None) -> Works[Journalled]:
+        rng = torch.Generator().manual_seed(3)
+        top = nn.Linear(WIDTH, 1)
+        with torch.no_grad():
+            top.weight.copy_(torch.randn(1, WIDTH, generator=rng))
+            top.bias.zero_()
+        optimizer = adam(top, 0.01)
+        guard = Guard("marvell(s=4)", key=bytes(range(32)))
+        if states is not None:
+            guard.load_state(*states["guard"])
+        labels = torch.arange(ROWS) % 3 == 0
+        party = LabelParty(nn.Sequential(top, nn.Flatten(0)), labels.long(), guard=guard,
+                           objective=objective.get("bce"), optimizer=optimizer)  # fmt: skip
+        return Works(
+            party=Journalled(party, self.journal, scope=b"all rows"),
+            models={"top": top},
+            optimizers={"top": optimizer},
+            states=lambda: {"guard": guard.to_state()},
+        )
+
+    def serve(self, scripts: Iterator[Script]) -> str:
+        """Serve until the run is finished or there are no more scripts."""
+        run = LabelRun(
+            name="bank",
+            plan=PLAN,
+            ids=np.arange(ROWS),
+            place=self.place,
+            aligned=lambda _: None,
+            listener=_Scripts(scripts),
+            timings=TIMINGS,
+            waiting=Waiting("platform", limit=60, log=self.log.append),
+            log=self.log.append,
+            done=lambda *_: None,
+            evaluated=lambda *_: None,
+        )
+        try:
+            return run.run()
+        except _OverError:
+            return "over"
+
+    def weights(self) -> list[Tensor]:
+        """Return the top model's weights."""
+        assert self.place.works is not None
+        return list(self.place.works.models["top"].state_dict().values())
+
+
+@final
+class _Scripts:
+    def __init__(self, scripts: Iterator[Script]) -> None:
+        self._scripts = scripts
+
+    def accept(self, *, timeout: float) -> Line:  # noqa: ARG002 - there is one or there is none
+        """Return a line that follows the next script."""
+        script = next(self._scripts, None)
+        if script is None:
+            raise _OverError
+        return Scripted(script)
+
+
+def _embedding(step: int) -> Tensor:
+    return torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step))
+
+
+def greeting(offer: int) -> list[bytes]:
+    """Return what a feature party says by the rules before the first step."""
+    hello = Hello(versions=(1,), party="platform", plan_digest=PLAN.digest(),
+                  resume_point=offer - 1 if offer else None)  # fmt: skip
+    ids: list[Message] = [Align(count=20, ids=torch.arange(k, k + 20)) for k in (0, 20)]
+    return [encode(m) for m in [hello, *ids, Align(count=ROWS)]]
+
+
+def course(start: int, stop: int) -> list[bytes]:
+    """Return what a feature party says by the rules from one step to another, and goodbye."""
+    said: list[Message] = []
+    schedule = Schedule.of(PLAN, ROWS)
+    for part in schedule.parts(first=start):
+        for step in range(part.first, min(part.stop, stop)):
+            said.append(Train(Embedding(step=step, values=_embedding(step))))
+        if part.stop > stop:
+            break
+        if part.ends_epoch:
+            said.append(Evaluate(part=0, values=values(len(schedule.test), WIDTH)))
+        said.append(Checkpoint(step=part.stop - 1))
+    return [encode(m) for m in (said if stop < STEPS else [*said, Bye()])]
+
+
+def start_of(answers: list[bytes]) -> int:
+    """Return the step from which the label party goes on."""
+    hello = next(m for m in map(decode, answers) if isinstance(m, Hello))
+    return 0 if hello.resume_point is None else hello.resume_point + 1
+
+
+def values(*shape: int) -> Tensor:
+    """Return some numbers of a shape."""
+    return torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
+
+
+def honest(offer: int, stop: int) -> Script:
+    """Return a feature party that keeps the rules from what was agreed on up to a step."""
+
+    def script(answers: list[bytes]) -> Iterator[bytes]:
+        yield from greeting(offer)
+        yield from course(start_of(answers), stop)
+
+    return script

@@ -1,0 +1,135 @@
+"""Two parties over mutual TLS against the same parties in one process, one thread each.
+
+Both are timed in turns within one run. Over the network every release is journalled; the release
+leaves before the top model's weight gradients are computed, so both sides work at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from session import DATASET, ROWS, _endless
+from tacit.data import assign
+from tacit.errors import LostError
+from tacit.runtime import LabelParty, adam, train
+from tacit.runtime.align import match_ids, offer_ids
+from tacit.runtime.connection import Connection, Timings
+from tacit.runtime.feature_run import greet
+from tacit.runtime.frames import Limits
+from tacit.runtime.grpc_line import dial
+from tacit.runtime.grpc_listener import Listener
+from tacit.runtime.identity import load_identity, make_ca, make_party
+from tacit.runtime.journal import Journal
+from tacit.runtime.journalled import Journalled
+from tacit.runtime.label_run import answer_hello
+from tacit.runtime.plan import Plan
+from tacit.runtime.protocol import Role
+from tacit.runtime.remote import RemoteFeature, RemoteLabel
+from tacit.study.columns import sources_of
+from tacit.study.config import TrainConfig
+from tacit.study.trial import Trial
+from timing import paired_medians
+
+STEPS, REPEATS, RUNS = 8, 20, 3
+PLAN = Plan(epochs=1, batch_size=1024, order_seed=0, cut=(128,))
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """Return the share of the one-process speed that two processes reach."""
+    torch.set_num_threads(1)
+    table = []
+    for protect in ("none", "marvell(s=4)"):
+        shares = [_share(protect) for _ in range(RUNS)]
+        name = f"two processes, mutual TLS, journal / one process, wdl, {DATASET}, {protect}"
+        spread = f"{min(shares):.2f} to {max(shares):.2f}"
+        table.append((name, f"{median(shares):.2f} ({spread})", ">= 0.85"))
+    return table
+
+
+def _share(protect: str) -> float:
+    with tempfile.TemporaryDirectory() as place:
+        keys = Path(place) / "keys"
+        make_ca(keys)
+        for name in ("bank", "platform"):
+            make_party(keys, name)
+        listener = Listener("127.0.0.1:0", identity=load_identity(keys, name="bank"),
+                            peers=("platform",), limits=Limits(), log=print)  # fmt: skip
+        command = [sys.executable, __file__, listener.address, str(keys), protect]
+        with closing(listener), subprocess.Popen(command) as peer:
+            try:
+                apart = _apart(listener, _trial(protect), Path(place) / "journal")
+                ours, single = paired_medians(apart, _together(protect), repeats=REPEATS)
+            finally:
+                peer.kill()
+    return single / ours
+
+
+def _trial(protect: str) -> Trial:
+    return Trial(
+        TrainConfig.of({"dataset": DATASET, "rows": ROWS, "protect": protect, "attacks": ()})
+    )
+
+
+def _together(protect: str) -> Callable[[], object]:
+    trial = _trial(protect)
+    batches = (torch.from_numpy(rows) for rows in _endless(trial))
+    steps = train(batches, features=trial.features, label=trial.label)
+    return lambda: [next(steps) for _ in range(STEPS)]
+
+
+def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], object]:
+    """Return a function that takes a few more steps with the peer; in between the peer waits."""
+    connection = Connection(listener.accept(timeout=60), Role.LABEL, timings=Timings())
+    answer_hello(connection, name="bank", plan=PLAN, stop=lambda _: 0)
+    match_ids(connection, np.arange(len(trial.table)))
+    (everything,) = assign(trial.table, 1)
+    party = LabelParty(
+        trial.label.top,
+        torch.from_numpy(np.array(trial.table.labels)),
+        guard=trial.label.guard,
+        objective=trial.objective,
+        optimizer=adam(trial.label.top, 1e-4),
+        source=sources_of(trial.table)(everything),
+    )
+    label = Journalled(party, Journal.open(journal, run="benchmark"))
+    batches = (torch.from_numpy(rows) for rows in _endless(trial))
+    feature = RemoteFeature(connection, cut=PLAN.cut)
+    steps = train(batches, features=[feature], label=label)
+    return lambda: [next(steps) for _ in range(STEPS)]
+
+
+def _feature_party(address: str, keys: str, protect: str) -> None:
+    torch.set_num_threads(1)
+    trial = _trial(protect)
+    line = dial(address, identity=load_identity(Path(keys), name="platform"), peer="bank",
+                limits=Limits(), timeout=30)  # fmt: skip
+    with Connection(line, Role.FEATURE, timings=Timings()) as connection:
+        greet(connection, name="platform", plan=PLAN, offer=0)
+        offer_ids(connection, np.arange(len(trial.table)))
+        batches = (torch.from_numpy(rows) for rows in _endless(trial))
+        remote = RemoteLabel(connection)
+        try:
+            for _ in itertools.islice(
+                train(batches, features=trial.features, label=remote), 1_000_000
+            ):
+                pass
+        except LostError:
+            pass
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4:
+        _feature_party(*sys.argv[1:])
+    else:
+        for row in rows():
+            print(*row, sep=" | ")

@@ -1,0 +1,157 @@
+"""New rows scored by the model that two parties trained; the predictions stay with the labels."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit import data, objective
+from tacit.errors import InputError, LostError, PeerError, SilenceError, UsageError
+from tacit.guard import Guard
+from tacit.runtime.align import match_ids, offer_ids
+from tacit.runtime.connection import Connection, Timings
+from tacit.runtime.dialogue import Bye, Predict
+from tacit.runtime.feature_run import greet
+from tacit.runtime.label_run import answer_hello
+from tacit.runtime.line import Line
+from tacit.runtime.party import FeatureParty, LabelParty, adam
+from tacit.runtime.plan import Plan
+from tacit.runtime.protocol import Role
+from tacit.runtime.remote import RemoteFeature, RemoteLabel
+from tacit.runtime.schedule import piece_of
+from tacit.runtime.session import predict
+from tacit.runtime.state_folder import StateFolder, write_whole
+from tacit.study.company import ENCODING, Log, bottom_of, checkpoints_of, dialler, waiting_for
+from tacit.study.label_company import listen, own_source, top_of
+from tacit.study.outcome import utility
+from tacit.study.party_config import PartyConfig
+
+__all__ = ["predict_rows"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Model:
+    """A party's part of the trained model, and the rows that it has for it."""
+
+    table: data.PartyTable
+    part: nn.Module
+    step: int
+    plan: Plan
+
+
+def predict_rows(config: PartyConfig, rows: Path, out: Path, *, log: Log) -> dict[str, Any]:
+    """Score the common rows of both parties' new files; the label party writes them to a file."""
+    with StateFolder(config.state) as folder:
+        model = _trained(config, folder, rows)
+    found = {"party": config.name, "role": config.role, "step": model.step}
+    if config.role == "feature":
+        return {**found, "rows": _send(config, model, log)}
+    ids, probs, truth = _receive(config, model, log)
+    write_whole(out, _as_csv(ids, probs))
+    test = None if truth is None or len(np.unique(truth)) < 2 else utility(probs, truth)
+    return {**found, "rows": len(ids), "predictions": str(out), "test": test}
+
+
+def _trained(config: PartyConfig, folder: StateFolder, rows: Path) -> _Model:
+    """Return the party's part as it is after training, with the new rows coded as in training."""
+    held, latest = folder.read(ENCODING), checkpoints_of(config).latest()
+    if held is None or latest is None:
+        raise UsageError(f"{config.state}: there is no trained model: run tacit party first")
+    encoding = data.Encoding.from_json(held, where=str(config.state / ENCODING))
+    table = data.load_party(rows, role=config.role, encoding=encoding)
+    name = "bottom" if config.role == "feature" else "top"
+    part = bottom_of(config, table) if name == "bottom" else top_of(config, table, seed=0)
+    latest.restore(models={name: part}, optimizers={name: adam(part, config.lr)})
+    plan = config.plan(classes=table.classes or config.classes, purpose="predict")
+    return _Model(table=table, part=part, step=latest.step, plan=plan)
+
+
+def _send(config: PartyConfig, model: _Model, log: Log) -> int:
+    """Send the embeddings of the common rows; return how many there were."""
+    dial, waiting = dialler(config), waiting_for(config, log)
+    while True:
+        try:
+            with _connection(dial(), Role.FEATURE, model.plan) as connection:
+                start = greet(connection, name=config.name, plan=model.plan, offer=model.step)
+                if start != model.step:
+                    raise PeerError(f"the model here has {model.step} steps, there {start}")
+                common = offer_ids(connection, model.table.ids)
+                party = FeatureParty(model.part, model.table.source(common.order),
+                                     optimizer=adam(model.part, config.lr))  # fmt: skip
+                remote = RemoteLabel(connection, asking=Predict)
+                predict(torch.arange(len(common)), features=[party], label=remote,
+                        batch_size=piece_of(model.plan))  # fmt: skip
+                connection.send(Bye())
+                return len(common)
+        except LostError as error:
+            waiting.pause(str(error))
+
+
+def _receive(config: PartyConfig, model: _Model, log: Log) -> tuple[Any, Any, Any]:
+    """Return ids, predicted probabilities, and the labels where the file has them."""
+    waiting = waiting_for(config, log)
+    with closing(listen(config, log)) as listener:
+        while True:
+            try:
+                line = listener.accept(timeout=waiting.left())
+                with _connection(line, Role.LABEL, model.plan) as connection:
+                    return _score(config, model, connection)
+            except SilenceError as error:
+                waiting.note(str(error))
+            except (LostError, PeerError) as error:
+                log(f"refused or lost: {error}")
+
+
+def _score(config: PartyConfig, model: _Model, connection: Connection) -> tuple[Any, Any, Any]:
+    def same(step: int) -> int:
+        if step != model.step:
+            raise PeerError(f"the model there has {step} steps, here {model.step}: train to the "
+                            "same end on both sides")  # fmt: skip
+        return step
+
+    answer_hello(connection, name=config.name, plan=model.plan, stop=same)
+    table = model.table
+    try:
+        common = match_ids(connection, table.ids)
+    except InputError as error:
+        raise PeerError(str(error)) from error
+    remote = RemoteFeature(connection, cut=model.plan.cut, asking=Predict)
+    label = LabelParty(
+        model.part,
+        torch.zeros(len(common), dtype=torch.int64),  # nothing is learned here
+        guard=Guard("none"),
+        objective=objective.get("bce" if table.classes == 2 else "ce"),
+        optimizer=adam(model.part, config.lr),
+        source=own_source(table, common),
+    )
+    rows = torch.arange(len(common))
+    probs: Tensor = predict(rows, features=[remote], label=label, batch_size=piece_of(model.plan))
+    remote.settle()
+    connection.receive(Bye)
+    truth = None if table.labels is None else np.asarray(table.labels)[common.order]
+    return common.ids, probs.numpy(), truth
+
+
+def _connection(line: Line, role: Role, plan: Plan) -> Connection:
+    return Connection(line, role, timings=Timings(), narrow=plan.wire_bits == 16)
+
+
+def _as_csv(ids: Any, probs: Any) -> bytes:  # noqa: ANN401 - arrays of several types
+    """Return one line per id with its probability, or one per class where there are many."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    many = probs.ndim == 2
+    writer.writerow(["id", *([f"class_{k}" for k in range(probs.shape[1])] if many else ["score"])])
+    shown: Callable[[Any], list[str]] = lambda p: [f"{v:.9g}" for v in np.atleast_1d(p)]  # noqa: E731
+    writer.writerows([id_, *shown(p)] for id_, p in zip(ids.tolist(), probs, strict=True))
+    return text.getvalue().encode()

@@ -1,0 +1,177 @@
+"""Two companies in two folders, and what their runs have left there."""
+
+import json
+import random
+import re
+import shutil
+import socket
+import struct
+import threading
+import tomllib
+from pathlib import Path
+from queue import Queue
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from tacit.cli.init import make_pair
+from tacit.runtime.memory_line import memory_lines
+
+KEY, SECRET = bytes(range(32)), bytes(range(32, 64))
+_RECORD, _HEADER = struct.Struct("<Iqq32s32sI"), 256
+
+
+def free_port():
+    """Return a port that nobody listens on, below those that outgoing connections take."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def configure(path, **changes):
+    """Change settings of a party's file; None removes one."""
+    settings = {**tomllib.loads(path.read_text()), **changes}
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()
+             if value is not None]  # fmt: skip
+    path.write_text("".join(lines))
+
+
+def write_secret(path, secret):
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_bytes(secret)
+
+
+class Pair:
+    """Both companies' folders, with known secrets, and what their runs have left there."""
+
+    def __init__(self, folder, *, rows=600, bank=None, address=None, **both):
+        self.folder = Path(folder)
+        self.address = address or f"127.0.0.1:{free_port()}"
+        self.bank, self.platform = make_pair(self.folder, address=self.address, rows=rows)
+        configure(self.bank, **both, **(bank or {}))
+        configure(self.platform, **both)
+        write_secret(self.bank.parent / "state" / "noise.key", KEY)
+        write_secret(self.bank.parent / "labels.csv.secret", SECRET)
+
+    def copy(self, folder):
+        """Return the same companies in other folders, with all that they have done so far."""
+        made = object.__new__(Pair)
+        made.folder, made.address = Path(folder), f"127.0.0.1:{free_port()}"
+        shutil.copytree(self.folder, folder)
+        made.bank, made.platform = (made.folder / name / "party.toml"
+                                    for name in ("bank", "platform"))  # fmt: skip
+        for config in (made.bank, made.platform):
+            configure(config, address=made.address)
+        return made
+
+    def state(self, party):
+        return self.folder / party / "state"
+
+    def checkpoint(self, party):
+        """Return all arrays of the last checkpoint, by file, and its step."""
+        last = max(self.state(party).glob("checkpoints/step-*"), key=_place)
+        names = ("model", "optimizer", "state")
+        return {name: load_file(last / f"{name}.safetensors") for name in names}, _place(last)[0]
+
+    def journal(self):
+        """Return the releases on record in order: kind, step and both digests."""
+        data = (self.state("bank") / "journal").read_bytes()[_HEADER:]
+        assert len(data) % _RECORD.size == 0
+        return [(kind, step, seen, sent)
+                for kind, step, _, seen, sent, _ in _RECORD.iter_unpack(data)]  # fmt: skip
+
+    def read(self, party, name):
+        return json.loads((self.state(party) / name).read_text())
+
+    def history(self):
+        """Return the measures of every epoch but those of the live monitor.
+
+        It looks at what passes by in one process, and a restart begins it anew.
+        """
+        epochs = self.read("bank", "history.json")
+        return {key: {n: v for n, v in epoch.items() if n != "leak"}
+                for key, epoch in epochs.items()}  # fmt: skip
+
+
+def _place(folder):
+    found = re.fullmatch(r"step-(\d+)(?:\.(\d+))?", folder.name)
+    return int(found[1]), int(found[2] or 0)
+
+
+def same_bits(one, other):
+    """Whether two groups of arrays are equal to the last bit."""
+    return one.keys() == other.keys() and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in ((one[name], other[name]) for name in one)
+    )
+
+
+def differences(run, wanted):
+    """Return what two finished runs do not have in common, each in a few words."""
+    found = []
+    for party in ("bank", "platform"):
+        (ours, step), (theirs, wanted_step) = run.checkpoint(party), wanted.checkpoint(party)
+        if step != wanted_step:
+            found.append(f"{party}: step {step}, not {wanted_step}")
+        parts = ("model", "optimizer", "state")
+        found += [f"{party}: {n}" for n in parts if not same_bits(ours[n], theirs[n])]
+    steps = [step for _, step, _, _ in run.journal()]
+    if steps != list(range(len(steps))):
+        found.append("journal: not every step once")
+    if run.journal() != wanted.journal():
+        found.append("journal: other releases")
+    if run.history() != wanted.history():
+        found.append("history")
+    ledgers = [pair.read("bank", "results.json")["ledger"] for pair in (run, wanted)]
+    if ledgers[0] is None or ledgers[0] != ledgers[1]:
+        found.append("ledger")
+    return found
+
+
+def train_here(pair, monkeypatch):
+    """Train with both companies in this process, over lines through its memory."""
+    from tacit.runtime.state_folder import StateFolder
+    from tacit.study.company import FeatureCompany
+    from tacit.study.label_company import LabelCompany
+    from tacit.study.party_config import read_party_config
+
+    listener = _Meeting()
+    monkeypatch.setattr("tacit.study.company.dial", lambda *_, **__: listener.dial())
+    with StateFolder(pair.state("bank")) as bank, StateFolder(pair.state("platform")) as platform:
+        label = LabelCompany(read_party_config(pair.bank), bank, log=_nothing)
+        feature = FeatureCompany(read_party_config(pair.platform), platform, log=_nothing)
+        served = threading.Thread(target=label.run, args=(listener, _nothing))
+        served.start()
+        feature.run(_nothing)
+        served.join()
+        label.close()
+
+
+class _Meeting:
+    """Where both companies find each other within one process."""
+
+    def __init__(self):
+        self._lines = Queue()
+
+    def dial(self):
+        ours, theirs = memory_lines()
+        self._lines.put(theirs)
+        return ours
+
+    def accept(self, *, timeout):
+        return self._lines.get(timeout=timeout)
+
+
+def _nothing(*_):
+    pass
+
+
+def as_arrays(model):
+    return {name: np.asarray(value.detach()) for name, value in model.state_dict().items()}
