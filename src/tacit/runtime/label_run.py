@@ -110,6 +110,7 @@ class LabelRun:
                 return "finished"
             except BudgetError as error:
                 if self.place.works is not None:  # the labels alone may be too much to begin with
+                    self.place.party.sync()
                     self.place.save()
                 return str(error)
             except PeerError as error:
@@ -184,6 +185,7 @@ class LabelRun:
 
         def save(stop: int) -> None:
             connection.receive(Checkpoint)
+            label.sync()
             self.place.save()
             connection.send(Checkpoint(step=stop - 1))
 
