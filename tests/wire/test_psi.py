@@ -174,6 +174,21 @@ def test_values_that_differ_in_one_byte_differ():
     assert first_repeat(values[:1]) is None
 
 
+@given(st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), min_size=1, max_size=12))
+def test_values_are_sorted_whole_whatever_a_peer_makes_alike(numbers):
+    values = np.array(numbers, dtype=">u8").view(np.uint8)
+    rows = [row.tobytes() for row in values]
+    repeat = first_repeat(values)
+    assert (repeat is None) == (len(set(rows)) == len(rows))
+    if repeat is not None:
+        earlier, later = repeat
+        assert rows[earlier] == rows[later]
+        assert len(set(rows[:later])) == later
+    others = np.frombuffer(b"".join(sorted(set(rows))[::2]), dtype=np.uint8).reshape(-1, 32)
+    own = np.frombuffer(b"".join(dict.fromkeys(rows)), dtype=np.uint8).reshape(-1, 32)
+    assert own[common_places(own, others)].tobytes() == others.tobytes()
+
+
 # Workers.
 
 

@@ -64,9 +64,15 @@ def shuffled(count: int, key: bytes) -> Places:
 
 
 def _ascending(values: Values) -> Places:
-    # numpy's own text type would ignore zeros at the end; four numbers are exact, whatever a peer
-    # sends.
+    """Return the order of values as big-endian numbers; equal ones keep theirs."""
+    # numpy's own text type would ignore zeros at the end. Of honest values the first quarter
+    # decides, which is ten times as fast; a peer that makes quarters alike is sorted in full.
     words = np.ascontiguousarray(values).view(">u8")
+    first = words[:, 0].astype(np.uint64)
+    order = np.argsort(first, kind="stable").astype(np.int64)
+    alike = first[order[1:]] == first[order[:-1]]
+    if np.array_equal(alike, _equals_next(values, order)):
+        return order
     columns = [words[:, at].astype(np.uint64) for at in reversed(range(_WIDTH // 8))]
     return np.lexsort(columns).astype(np.int64)
 
