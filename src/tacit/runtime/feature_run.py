@@ -52,12 +52,12 @@ def greet(connection: Connection, *, name: str, plan: Plan, offer: int) -> int:
         raise UsageError(f"{error}; the plan here is {plan.to_json()}") from error
     problem = disagreement(hello, answer)
     if problem is not None:
-        raise PeerError(problem)
+        raise connection.wrong(problem)
     if connection.line.peer not in (None, answer.party):
-        raise PeerError(f"{connection.line.peer} calls itself {answer.party}: names are bound to "
+        raise connection.wrong(f"{connection.line.peer} calls itself {answer.party}: names are bound to "
                         "certificates")  # fmt: skip
     if stop_of(answer) > offer:
-        raise PeerError(f"{answer.party} wants to go on from step {stop_of(answer)}, but only "
+        raise connection.wrong(f"{answer.party} wants to go on from step {stop_of(answer)}, but only "
                         f"{offer} were offered")  # fmt: skip
     return stop_of(answer)
 
@@ -160,3 +160,6 @@ class FeatureRun:
 
         follow(schedule, first=start, features=features, label=RemoteLabel(connection),
                done=done, evaluate=evaluate, save=save)  # fmt: skip
+        # Answered when every feature party has its last state: until then any may have to go back.
+        connection.send(Checkpoint(step=schedule.steps - 1))
+        connection.receive(Checkpoint)

@@ -13,7 +13,7 @@ from tacit.runtime.feature_run import greet
 from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_line import dial
 from tacit.runtime.grpc_listener import Listener
-from tacit.runtime.label_run import answer_hello
+from tacit.runtime.reception import answer_hello, hear_hello
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
 from tacit.study.company import identity_of
@@ -57,7 +57,10 @@ def _wait(config: PartyConfig, plan: Plan) -> None:
             ) from None
         with Connection(line, Role.LABEL, timings=_TIMINGS) as connection:
             try:
-                answer_hello(connection, name=config.name, plan=plan, stop=lambda _: 0)
+                hello = hear_hello(connection)
+                connection.send(
+                    answer_hello(connection, hello, name=config.name, plan=plan, start=0)
+                )
             except LostError as error:
                 raise PeerError(f"{config.peer} connected and said nothing: {error}") from error
             with suppress(LostError, PeerError):  # it must have the answer before the line ends
