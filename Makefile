@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # One torch thread per process: several test workers with two threads each slow each other down.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help setup demo test check format lint types doctest bench results audits clean
+.PHONY: help setup demo test check format lint types doctest bench results audits chaos clean
 
 help:
 	@echo "make demo    train a small split model and see what leaks, with and without protection"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench   print the benchmark table"
 	@echo "make results train on real tables and write docs/results.md"
 	@echo "make audits  record and audit trainings on real tables and write docs/audits.md"
+	@echo "make chaos   kill, cut off and slow down two parties, and compare with an undisturbed run"
 	@echo "make clean   remove the virtual environment"
 
 setup: $(READY)
@@ -55,6 +56,9 @@ results: $(READY)
 
 audits: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/audits.py
+
+chaos: $(READY)
+	$(TEST_ENV) PYTHONPATH=tests/core $(BIN)/python benchmarks/chaos.py
 
 clean:
 	rm -rf $(VENV)

@@ -35,7 +35,7 @@ from tacit.runtime.label_run import answer_hello
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
 from tacit.runtime.remote import RemoteFeature, RemoteLabel
-from tacit.study.columns import sources_of
+from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
 from tacit.study.trial import Trial
 from timing import paired_medians
@@ -99,7 +99,7 @@ def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], obje
         guard=trial.label.guard,
         objective=trial.objective,
         optimizer=adam(trial.label.top, 1e-4),
-        source=sources_of(trial.table)(everything),
+        source=Reader(trial.table, rows=trial.train_rows).source(everything),
     )
     label = Journalled(party, Journal.open(journal, run="benchmark"))
     batches = (torch.from_numpy(rows) for rows in _endless(trial))

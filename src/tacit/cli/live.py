@@ -86,6 +86,9 @@ class LiveView:
             table.add_row(f"leak AUC, {attack}", f"{leak['pooled']:.3f} {interval}")
         if results["memory_leak"] is not None:
             table.add_row("leak AUC, memory over all epochs", f"{results['memory_leak']:.3f}")
+        if results["selected"] is not None:
+            kept = results["selected"]
+            table.add_row(f"epoch kept, by {kept['judged_by']}", str(kept["epoch"]))
         table.add_row("steps per second", f"{results['steps_per_second']:.1f}")
         self._console.print(table)
         if results["stopped"] is not None:

@@ -14,6 +14,9 @@ from tacit.objective.base import OBJECTIVES, Objective
 
 __all__ = ["BinaryCrossEntropy", "CrossEntropy"]
 
+_FLOOR = -10.0
+"""Log-probabilities count no further down where the target is negative."""
+
 
 @final
 @OBJECTIVES.register("bce")
@@ -22,7 +25,8 @@ class BinaryCrossEntropy(Objective):
     """Binary cross-entropy of one logit per example.
 
     ``log(1 + exp(-l)) + (1 - y) l``, so the gradient at the logit is ``p - y``: linear in y, which
-    may be any number, such as a debiased randomised label.
+    may be any number, such as a debiased randomised label. Below 0 and above 1 it pulls only until
+    the probability of the class with the negative share is ``e^-10``: the loss has a lower bound.
 
     References:
         Li et al., ICLR 2022, section 3.1.
@@ -34,7 +38,12 @@ class BinaryCrossEntropy(Objective):
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the mean binary cross-entropy."""
-        return nn.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype))
+        targets = labels.to(outputs.dtype)
+        loss = nn.binary_cross_entropy_with_logits(outputs, targets)
+        if not labels.is_floating_point():
+            return loss
+        both = torch.stack([1 - targets, targets], dim=1)
+        return loss + _excess(self.log_probabilities(outputs), both)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the sigmoid of the logits."""
@@ -52,7 +61,8 @@ class CrossEntropy(Objective):
     """Cross-entropy over any number of classes.
 
     ``-log softmax(l)[y]``, or ``-sum over k of t_k log softmax(l)[k]`` for soft targets ``[B, C]``;
-    where these sum to one, the gradient at the logits is ``softmax(l) - t``.
+    where these sum to one, the gradient at the logits is ``softmax(l) - t``. A negative ``t_k``
+    pulls only until the probability of its class is ``e^-10``: the loss has a lower bound.
 
     >>> loss = CrossEntropy().loss(torch.zeros(2, 4), torch.tensor([0, 3]))
     >>> round(float(loss), 4)
@@ -68,7 +78,10 @@ class CrossEntropy(Objective):
                 f"soft targets must be {tuple(outputs.shape)} like the outputs, "
                 f"got {tuple(labels.shape)}"
             )
-        return nn.cross_entropy(outputs, labels.to(outputs.dtype))
+        targets = labels.to(outputs.dtype)
+        return nn.cross_entropy(outputs, targets) + _excess(
+            self.log_probabilities(outputs), targets
+        )
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the softmax of the logits."""
@@ -77,3 +90,13 @@ class CrossEntropy(Objective):
     def log_probabilities(self, outputs: Tensor) -> Tensor:
         """Return the log-softmax of the logits."""
         return torch.log_softmax(outputs, dim=-1)
+
+
+def _excess(log_probs: Tensor, targets: Tensor) -> Tensor:
+    """Return what negative targets take off the loss beyond the floor; zero where none does.
+
+    A target below zero rewards an ever smaller probability without end: a model that memorises its
+    example would grow its weights for ever. Added to the loss, this ends the reward at the floor.
+    """
+    beyond = (_FLOOR - log_probs).clamp(min=0)
+    return (beyond * (-targets).clamp(min=0)).sum(dim=1).mean()

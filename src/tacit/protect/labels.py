@@ -103,7 +103,7 @@ class RandomizedResponse(LabelMechanism):
 
     ``correction=debiased`` gives soft targets ``(onehot - q) / (p - q)`` for the loss, with p and q
     the two probabilities above: cross-entropy is linear in its targets, so its gradient is the
-    clean one on average. The targets leave [0, 1] and the loss has no lower bound: watch long runs.
+    clean one on average. The targets leave [0, 1]; their pull ends at a probability of ``e^-10``.
     ``correction=forward`` keeps the classes and pushes the predictions through the same flips
     (``tacit.objective.Forward``): bounded, and least at the clean class probabilities.
 

@@ -57,7 +57,7 @@ class Waiting:
     def pause(self, why: str) -> None:
         """Wait a little, each time twice as long as before."""
         self.note(why)
-        time.sleep(min(self._pause, self._limit))
+        time.sleep(min(self._pause, max(_SHORTEST, self.left())))
         self._pause = min(2 * self._pause, _LONGEST)
 
     def _waited(self) -> float:

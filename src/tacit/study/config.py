@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tacit.study._checked import checked, read_toml
 
@@ -32,6 +32,9 @@ class TrainConfig(BaseModel):
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=1024, ge=2)
     lr: float = Field(default=1e-4, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    bins: int | None = Field(default=None, ge=2, le=256)
+    hold_out: float | None = Field(default=None, gt=0, le=0.5)
     seed: int = 0
     stream: bool = False
     layers: bool = False
@@ -66,6 +69,20 @@ class TrainConfig(BaseModel):
         from tacit.attack import get  # noqa: PLC0415 - torch loads only when it is used
 
         return tuple(str(get(text)) for text in texts)
+
+    @model_validator(mode="after")
+    def _held_out_rows_have_a_use(self) -> Self:
+        if self.hold_out is not None and self.stream:
+            raise ValueError(
+                "--hold-out is for epochs: a stream is tested on a day before it trains on it, "
+                "leave one of both out"
+            )
+        if self.hold_out is not None and self.budget is not None and self.labels is None:
+            raise ValueError(
+                "--hold-out with --budget needs --labels: which epoch is kept depends on labels, "
+                "and the ledger counts that only where they are randomised"
+            )
+        return self
 
     @classmethod
     def of(cls, values: dict[str, Any], *, source: str = "the command line") -> TrainConfig:

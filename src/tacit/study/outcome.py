@@ -45,6 +45,8 @@ def results_of(
     config, guard = trial.config, trial.label.guard
     tests = [part["test"] for part in history if part["test"] is not None]
     certificate = guard.last_certificate
+    chosen = None if trial.selection is None else trial.selection.choice
+    last = -1 if chosen is None else chosen.epoch - 1
     return {
         "dataset": trial.table.name,
         "model": config.model,
@@ -56,7 +58,8 @@ def results_of(
         "seed": config.seed,
         "steps": steps,
         "train": {"loss": history[-1]["loss"] if history else None},
-        "test": tests[-1] if tests else trial.score(trial.test_rows),
+        "test": tests[last] if tests else trial.score(trial.test_rows),
+        "selected": None if chosen is None else asdict(chosen),
         "leak": _leaks(trial.monitor),
         "layers": {name: _leaks(m) for layer in trial.layers for name, m in layer.monitors.items()},
         "memory_leak": None if trial.memory is None else trial.memory.leak(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, final
 
@@ -22,10 +21,12 @@ from tacit.measure import Ledger, forecast
 from tacit.monitor import LeakMonitor
 from tacit.recall import MemoryMonitor
 from tacit.runtime import FeatureEnd, FeatureParty, LabelParty, Recorded, adam, predict, train
-from tacit.study.columns import inputs_of, sources_of
+from tacit.study.batches import days, epochs, held_out, steps_of_days
+from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
 from tacit.study.layers import LayerMonitor
 from tacit.study.outcome import Claims, leak_records, mean, results_of, utility
+from tacit.study.selection import Selection
 from tacit.types import Cut, Release
 
 __all__ = ["Observer", "Progress", "Trial", "run"]
@@ -73,11 +74,13 @@ class Trial:
                 f"--objective {self.objective}: {self.table.name} has {self.table.classes} classes "
                 f"and needs {fitting}"
             )
-        self.train_rows, self.test_rows = data.split(self.table, seed=config.seed)
+        train_rows, self.test_rows = data.split(self.table, seed=config.seed)
+        self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
         watched = self._binary and config.attacks
         self.monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
         self.memory = MemoryMonitor(every=config.monitor_every) if watched else None
         self.claims = Claims()
+        self.selection: Selection | None = None
         self.features, self.label, self.layers = self._parties()
         self.tapes: list[TapeWriter] = []
         self.ends: list[FeatureEnd] = list(self.features)
@@ -101,34 +104,43 @@ class Trial:
         (everything,) = data.assign(table, 1)
         architecture = nets.get(config.model)
         own = everything if architecture.uses_own else None
+        reader = Reader(table, bins=config.bins, rows=self.train_rows)
         model = architecture.build(
-            parties=[inputs_of(table, part) for part in columns],
-            own=None if own is None else inputs_of(table, own),
+            parties=[reader.inputs(part) for part in columns],
+            own=None if own is None else reader.inputs(own),
             cut=config.cut,
             combine=config.combine,
             classes=table.classes,
             seed=config.seed,
         )
-        source = sources_of(table)
         features = [
-            FeatureParty(bottom, source(part), optimizer=adam(bottom, config.lr))
+            FeatureParty(bottom, reader.source(part), optimizer=self._optimizer(bottom))
             for bottom, part in zip(model.bottoms, columns, strict=True)
         ]
         layers = self._layer_monitors(features)
         truth = torch.from_numpy(np.array(table.labels))  # a copy: the file is read-only
         guard = self._guard(_judged(truth, self.monitor, self.memory, self.claims, *layers))
-        randomised = None if config.labels is None else guard.labels(_places(truth), truth)
+        # With a label mechanism no true label is used from here on, but to judge what leaks.
+        labels = truth if config.labels is None else guard.labels(_places(truth), truth)
         label = LabelParty(
             model.top,
-            truth if randomised is None else randomised,
+            labels,
             guard=guard,
             objective=objective.corrected(self.objective, guard.flips),
-            optimizer=adam(model.top, config.lr),
+            optimizer=self._optimizer(model.top),
             combined_by=config.combine,
-            source=None if own is None else source(own),
+            source=None if own is None else reader.source(own),
             early=False,
         )
+        if config.hold_out is not None:
+            self.selection = Selection(self.held_rows, labels, features=features, label=label)
         return features, label, layers
+
+    def _optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
+        optimizer = adam(model, self.config.lr)
+        for group in optimizer.param_groups:
+            group["weight_decay"] = self.config.weight_decay
+        return optimizer
 
     def _guard(self, watch: Watcher) -> Guard:
         config = self.config
@@ -154,30 +166,24 @@ class Trial:
 
     def parts(self) -> Iterator[tuple[list[Indices], Indices]]:
         """Return the batches of every epoch (or day) with the rows to test on."""
-        return self._days() if self.config.stream else self._epochs()
+        config = self.config
+        if config.stream:
+            return days(self.table, batch_size=config.batch_size)
+        return epochs(
+            self.train_rows,
+            self.test_rows,
+            count=config.epochs,
+            batch_size=config.batch_size,
+            seed=config.seed,
+        )
 
     @property
     def steps(self) -> int:
         """How many steps all parts have together."""
         size = self.config.batch_size
         if self.config.stream:
-            _, counts = np.unique(np.asarray(self.table.day), return_counts=True)
-            return int((counts // size).sum())
+            return steps_of_days(self.table, batch_size=size)
         return len(self.train_rows) // size * self.config.epochs
-
-    def _epochs(self) -> Iterator[tuple[list[Indices], Indices]]:
-        config = self.config
-        for epoch in range(config.epochs):
-            batches = data.order(
-                self.train_rows, batch_size=config.batch_size, seed=config.seed, epoch=epoch
-            )
-            yield list(batches), self.test_rows
-
-    def _days(self) -> Iterator[tuple[list[Indices], Indices]]:
-        batches = data.stream(self.table, batch_size=self.config.batch_size, drop_last=True)
-        for day, found in groupby(batches, key=lambda pair: pair[0]):
-            rows = np.flatnonzero(np.asarray(self.table.day) == day).astype(np.int64)
-            yield [batch for _, batch in found], rows
 
     def score(self, rows: Indices) -> dict[str, float]:
         """Return the measures of utility on some rows."""
@@ -216,6 +222,8 @@ class _Run:
                     "memory_leak": None if memory is None else memory.leak(),
                 }
             )
+            if self.trial.selection is not None:
+                self.trial.selection.look(number + 1, len(self.losses))
             self._report(number, loss, test=found, leak=leak)
 
     def _train(self, number: int, batches: list[Indices]) -> None:
@@ -246,7 +254,8 @@ def run(
 ) -> tuple[Trial, dict[str, Any]]:
     """Train, attack and measure; return the trial and its results as plain values.
 
-    An interrupt or a spent budget ends training early and keeps what was measured so far.
+    An interrupt or a spent budget ends training early and keeps what was measured so far. With rows
+    held out, the models are in the end those of the epoch that was selected.
     """
     trial = Trial(config, record=record)
     running = _Run(trial, observer or (lambda _: None))
@@ -258,6 +267,8 @@ def run(
         stopped = "interrupted"
     except BudgetError as error:
         stopped = str(error)
+    if trial.selection is not None:
+        trial.selection.restore()
     seconds = time.perf_counter() - start
     for tape in trial.tapes:
         tape.close()
