@@ -65,7 +65,7 @@ def _share(protect: str) -> float:
         listener = Listener("127.0.0.1:0", identity=load_identity(keys, name="bank"),
                             peers=("platform",), limits=Limits(), log=print)  # fmt: skip
         command = [sys.executable, __file__, listener.address, str(keys), protect]
-        with closing(listener), subprocess.Popen(command) as peer:
+        with closing(listener), subprocess.Popen(command) as peer:  # noqa: S603 - this file
             try:
                 apart = _apart(listener, _trial(protect), Path(place) / "journal")
                 ours, single = paired_medians(apart, _together(protect), repeats=REPEATS)
