@@ -77,7 +77,9 @@ def offer_ids(connection: Connection, own: Ids) -> Common:
     shared = np.sort(np.concatenate(found))
     count = _ask(connection, len(shared))
     if count.ids is not None or count.count > len(shared):
-        raise connection.wrong(f"of {len(shared)} common ids, {count.count} cannot be common to all")
+        raise connection.wrong(
+            f"of {len(shared)} common ids, {count.count} cannot be common to all"
+        )
     if count.count < len(shared):
         shared = shared[_kept(connection, len(shared), count.count)]
     return Common.of(_some(shared), own)

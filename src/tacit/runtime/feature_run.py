@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy.typing as npt
 
-from tacit.errors import LostError, PeerError, UsageError
+from tacit.errors import LostError, UsageError
 from tacit.runtime.align import Common, offer_ids
 from tacit.runtime.connection import Connection, EndedError, RefusedError, Timings
 from tacit.runtime.dialogue import Bye, Checkpoint, Hello
@@ -54,11 +54,11 @@ def greet(connection: Connection, *, name: str, plan: Plan, offer: int) -> int:
     if problem is not None:
         raise connection.wrong(problem)
     if connection.line.peer not in (None, answer.party):
-        raise connection.wrong(f"{connection.line.peer} calls itself {answer.party}: names are bound to "
-                        "certificates")  # fmt: skip
+        raise connection.wrong(f"{connection.line.peer} calls itself {answer.party}: names are "
+                               "bound to certificates")  # fmt: skip
     if stop_of(answer) > offer:
-        raise connection.wrong(f"{answer.party} wants to go on from step {stop_of(answer)}, but only "
-                        f"{offer} were offered")  # fmt: skip
+        raise connection.wrong(f"{answer.party} wants to go on from step {stop_of(answer)}, but "
+                               f"only {offer} were offered")  # fmt: skip
     return stop_of(answer)
 
 

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy.typing as npt
 from torch import Tensor
 
 from tacit.errors import BudgetError, LostError, PeerError, SilenceError, UsageError
 from tacit.runtime.align import Common, common_to_all, hear_ids, tell_common
-from tacit.runtime.connection import Connection, Timings
-from tacit.runtime.dialogue import Bye, Checkpoint, Hello
+from tacit.runtime.connection import Connection
+from tacit.runtime.dialogue import Bye, Checkpoint
 from tacit.runtime.feature_run import stop_of
-from tacit.runtime.frames import VERSION
 from tacit.runtime.journalled import Journalled
-from tacit.runtime.line import Line
 from tacit.runtime.place import Place
 from tacit.runtime.plan import Plan
-from tacit.runtime.protocol import Role, disagreement
 from tacit.runtime.reception import Guest, Reception
 from tacit.runtime.remote import RemoteFeature
 from tacit.runtime.schedule import Schedule, follow
 from tacit.runtime.session import Step, predict
-from tacit.runtime.waiting import Waiting
 
 __all__ = ["LabelRun"]
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

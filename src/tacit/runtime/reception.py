@@ -130,7 +130,6 @@ class Reception:
         return answer_hello(connection, hello, name=self.name, plan=self.plan, start=start)
 
 
-
 def _close(guests: Iterable[Guest]) -> None:
     for guest in guests:
         guest.connection.close()

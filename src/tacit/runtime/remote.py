@@ -119,8 +119,10 @@ class RemoteFeature(FeatureEnd):
         last, sent = self._last, self._sent
         assert last is not None and sent is not None  # noqa: S101, PT018 - so says the protocol
         if digest(embedding.values) != digest(last.values):
-            raise self._connection.wrong(f"step {embedding.step} came again with another embedding: two "
-                            "releases of a step let noise be cancelled")  # fmt: skip
+            raise self._connection.wrong(
+                f"step {embedding.step} came again with another embedding: two releases of a step "
+                "let noise be cancelled"
+            )
         self._connection.send(Release(sent))
 
     def _raise_lost(self) -> None:

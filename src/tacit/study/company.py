@@ -59,19 +59,19 @@ def identity_of(config: PartyConfig) -> Identity:
 
 def dialler(config: PartyConfig) -> Callable[[], Line]:
     """Return what opens a line to the label party."""
-    return partial(dial, config.address, identity=identity_of(config), peer=config.peer,
+    return partial(dial, config.address, identity=identity_of(config), peer=config.peers[0],
                    limits=Limits(), timeout=CONNECTING)  # fmt: skip
 
 
 def waiting_for(config: PartyConfig, log: Log) -> Waiting:
     """Return the wait for the other party, as long as the configuration allows."""
     where = f" at {config.address}" if config.role == "feature" else ""
-    return Waiting(f"{config.peer}{where}", limit=config.wait, log=log)
+    return Waiting(f"{' and '.join(config.peers)}{where}", limit=config.wait, log=log)
 
 
 def run_name(config: PartyConfig) -> str:
     """Return what names the run in this party's own files."""
-    return f"{config.name} with {config.peer}"
+    return f"{config.name} with {', '.join(config.peers)}"
 
 
 def encoding_of(folder: StateFolder, table: data.PartyTable) -> None:
@@ -105,6 +105,7 @@ def bottom_of(config: PartyConfig, table: data.PartyTable) -> nn.Module:
         cut=config.cut,
         classes=config.classes,
         seed=config.seed,
+        party=config.number,
     )
 
 

@@ -26,6 +26,7 @@ from tacit.runtime.label_run import LabelRun
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
+from tacit.runtime.reception import Accepts, Reception
 from tacit.runtime.schedule import Schedule
 from tacit.runtime.session import Step
 from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
@@ -42,15 +43,28 @@ from tacit.study.label_measures import LabelMeasures
 from tacit.study.party_config import PartyConfig
 from tacit.types import Cut, Release
 
-__all__ = ["LabelCompany", "listen", "own_source", "top_of"]
+__all__ = ["LabelCompany", "listen", "own_source", "reception_of", "top_of"]
 
 NOISE_KEY = "noise.key"
 
 
 def listen(config: PartyConfig, log: Log) -> Listener:
     """Open the address that feature parties connect to."""
-    return Listener(config.address, identity=identity_of(config), peers=(config.peer,),
+    return Listener(config.address, identity=identity_of(config), peers=config.peers,
                     limits=Limits(), log=log)  # fmt: skip
+
+
+def reception_of(config: PartyConfig, plan: Plan, listener: Accepts, log: Log) -> Reception:
+    """Return where the feature parties come in."""
+    return Reception(
+        name=config.name,
+        plan=plan,
+        peers=config.peers,
+        listener=listener,
+        timings=Timings(),
+        waiting=waiting_for(config, log),
+        log=log,
+    )
 
 
 def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Module:
@@ -59,7 +73,8 @@ def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Modu
     numeric, cardinalities = table.inputs
     own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
     model, classes = nets.get(config.model), table.classes
-    width = model.cut_width(cut=config.cut, classes=classes)
+    each = model.cut_width(cut=config.cut, classes=classes)
+    width = nets.combined_width([each] * len(config.peers), config.combine)
     return model.top(width, own=own, cut=config.cut, classes=classes, seed=seed)
 
 
@@ -99,14 +114,11 @@ class LabelCompany:
         """Serve the feature party to the end; return what was measured."""
         config = self.config
         ended = LabelRun(
-            name=config.name,
+            reception=reception_of(config, self.plan, listener, self._log),
             plan=self.plan,
             ids=self.table.ids,
             place=self.place,
             aligned=self._aligned,
-            listener=listener,
-            timings=Timings(),
-            waiting=waiting_for(config, self._log),
             log=self._log,
             done=done,
             evaluated=self._evaluated,
@@ -167,6 +179,7 @@ class LabelCompany:
             guard=guard,
             objective=objective.corrected(self.objective, guard.flips),
             optimizer=optimizer,
+            combined_by=config.combine,
             source=own_source(self.table, common),
         )
         return Works(

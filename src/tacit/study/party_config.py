@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PartyConfig", "read_party_config"]
 
-_LABEL_ONLY = ("combine", "protect", "labels", "budget", "label_secret", "share_metrics", "journal_sync",
-               "attacks", "monitor_every", "write_truth")  # fmt: skip
+_LABEL_ONLY = ("combine", "protect", "labels", "budget", "label_secret", "share_metrics",
+               "journal_sync", "attacks", "monitor_every", "write_truth")  # fmt: skip
 _FEATURE_ONLY = ("classes", "number", "record")
 MOST_PEERS = 8
 _PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret")
