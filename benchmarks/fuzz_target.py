@@ -25,6 +25,7 @@ from tacit.runtime.messages import Embedding
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
+from tacit.runtime.reception import Reception
 from tacit.runtime.schedule import Schedule
 from tacit.runtime.waiting import Waiting
 
@@ -108,15 +109,21 @@ class Target:
 
     def serve(self, scripts: Iterator[Script]) -> str:
         """Serve until the run is finished or there are no more scripts."""
-        run = LabelRun(
+        reception = Reception(
             name="bank",
+            plan=PLAN,
+            peers=("platform",),
+            listener=_Scripts(scripts),
+            timings=TIMINGS,
+            waiting=Waiting("platform", limit=60, log=self.log.append),
+            log=self.log.append,
+        )
+        run = LabelRun(
+            reception=reception,
             plan=PLAN,
             ids=np.arange(ROWS),
             place=self.place,
             aligned=lambda _: None,
-            listener=_Scripts(scripts),
-            timings=TIMINGS,
-            waiting=Waiting("platform", limit=60, log=self.log.append),
             log=self.log.append,
             done=lambda *_: None,
             evaluated=lambda *_: None,

@@ -22,7 +22,7 @@ from session import DATASET, ROWS, _endless
 from tacit.data import assign
 from tacit.errors import LostError
 from tacit.runtime import LabelParty, adam, train
-from tacit.runtime.align import match_ids, offer_ids
+from tacit.runtime.align import hear_ids, offer_ids, tell_common
 from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.feature_run import greet
 from tacit.runtime.frames import Limits
@@ -31,9 +31,9 @@ from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.identity import load_identity, make_ca, make_party
 from tacit.runtime.journal import Journal
 from tacit.runtime.journalled import Journalled
-from tacit.runtime.label_run import answer_hello
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
+from tacit.runtime.reception import answer_hello, hear_hello
 from tacit.runtime.remote import RemoteFeature, RemoteLabel
 from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
@@ -90,8 +90,10 @@ def _together(protect: str) -> Callable[[], object]:
 def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], object]:
     """Return a function that takes a few more steps with the peer; in between the peer waits."""
     connection = Connection(listener.accept(timeout=60), Role.LABEL, timings=Timings())
-    answer_hello(connection, name="bank", plan=PLAN, stop=lambda _: 0)
-    match_ids(connection, np.arange(len(trial.table)))
+    hello = hear_hello(connection)
+    connection.send(answer_hello(connection, hello, name="bank", plan=PLAN, start=0))
+    shared = hear_ids(connection, np.arange(len(trial.table)))
+    tell_common(connection, shared, shared)
     (everything,) = assign(trial.table, 1)
     party = LabelParty(
         trial.label.top,
