@@ -72,6 +72,13 @@ def listener(config, log):
                     limits=Limits(), log=log)  # fmt: skip
 
 
+def dial_to(pair):
+    """Open a line to the label party's address as the feature party does."""
+    config = read_party_config(pair.platform)
+    return dial(config.address, identity=identity_of(config), peer=config.peer, limits=Limits(),
+                timeout=LONG)  # fmt: skip
+
+
 class Rogue:
     """A party that says what it is told to, right or wrong, and nothing else."""
 
@@ -172,11 +179,7 @@ class Bank:
 
     def dial(self):
         """Open a line to the label party as the feature party would."""
-        if not self._tls:
-            return self._meeting.dial()
-        config = read_party_config(self.pair.platform)
-        return dial(config.address, identity=identity_of(config), peer=config.peer,
-                    limits=Limits(), timeout=LONG)  # fmt: skip
+        return dial_to(self.pair) if self._tls else self._meeting.dial()
 
     def rogue(self):
         return Rogue(self.dial(), self.pair)

@@ -2,12 +2,22 @@
 
 import struct
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 import torch
 
-from peers import LONG, Rogue, fresh_pair, honest, short, surroundings, tensor
+from peers import (
+    LONG,
+    Rogue,
+    dial_to,
+    fresh_pair,
+    honest,
+    listener,
+    short,
+    surroundings,
+    tensor,
+)
 from tacit.errors import LostError, PeerError, UsageError
 from tacit.runtime.dialogue import (
     Align,
@@ -23,6 +33,7 @@ from tacit.runtime.dialogue import (
 from tacit.runtime.frames import encode
 from tacit.runtime.memory_line import memory_lines
 from tacit.runtime.messages import Gradient
+from tacit.study.party_config import read_party_config
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -204,3 +215,20 @@ def test_a_label_party_that_never_answers_is_given_up(fresh, tmp_path, act, timi
         config.write_text(config.read_text().replace("wait = 60", "wait = 1"))
     with pytest.raises(LostError, match="did not come within 1 seconds"):
         honest(Lies(pair, act), timings=timings)
+
+
+def test_a_name_that_is_not_the_certificates(fresh, tmp_path):
+    pair = fresh.copy(tmp_path / "pair")
+    with closing(listener(read_party_config(pair.bank), log=lambda _: None)) as door:
+
+        def lie():
+            with suppress(LostError), door.accept(timeout=LONG) as line:
+                Liar(line, pair).greet(party="mallory")
+                line.receive(timeout=LONG)
+
+        thread = threading.Thread(target=lie)
+        thread.start()
+        lies = Lies(pair, act=None)
+        with pytest.raises(PeerError, match="bank calls itself mallory: names are bound to"):
+            honest(lies, dial=lambda: dial_to(pair))
+        thread.join()

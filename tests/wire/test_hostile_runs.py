@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 import torch
 
+from parties import configure
 from peers import (
     Bank,
     Rogue,
@@ -19,7 +20,7 @@ from peers import (
     train,
     undisturbed,
 )
-from tacit.errors import LostError
+from tacit.errors import LostError, TacitError
 from tacit.runtime.dialogue import Align, Bye, Heartbeat, Release, Train
 from tacit.runtime.frames import decode, encode
 from tacit.runtime.wrappers import Recording
@@ -181,3 +182,14 @@ def test_many_at_once_are_refused_one_by_one(pair, wanted):
             thread.start()
         finished(bank, wanted)
         assert sum("at least 48 bytes" in line for line in bank.lines) == len(rogues)
+
+
+def test_labels_that_are_too_much_for_the_budget_end_the_run_in_order(pair):
+    configure(pair.bank, labels="rr(epsilon=1.0)", budget="auc=0.6")
+    configure(pair.platform, wait=1)
+    with Bank(pair) as bank:
+        before = bank.journal
+        with pytest.raises(TacitError, match=r"refused to go on|did not come within"):
+            honest(bank)
+        assert bank.end()["ended"].startswith("budget auc=0.6")
+        assert bank.journal == before

@@ -69,7 +69,8 @@ class LabelRun:
                     self._serve(guests)
                 return "finished"
             except BudgetError as error:
-                self.place.save()
+                if self.place.works is not None:  # the labels alone may be too much to begin with
+                    self.place.save()
                 return str(error)
             except PeerError as error:
                 self.log(f"refused: {error}")
