@@ -112,9 +112,9 @@ class Reception:
         connection = Connection(line, Role.LABEL, timings=self.timings, narrow=narrow)
         try:
             hello = hear_hello(connection)
+            self.answer(connection, hello, stop_of(hello))
             if hello.party not in self.peers:
                 raise connection.wrong(f"{hello.party} is not one of {', '.join(self.peers)}")
-            self.answer(connection, hello, stop_of(hello))
         except PeerError as error:
             self.log(f"refused: {error}")
             connection.refuse(str(error))
