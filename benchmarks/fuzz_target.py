@@ -176,7 +176,7 @@ def course(start: int, stop: int) -> list[bytes]:
         if part.ends_epoch:
             said.append(Evaluate(part=0, values=values(len(schedule.test), WIDTH)))
         said.append(Checkpoint(step=part.stop - 1))
-    return [encode(m) for m in (said if stop < STEPS else [*said, Bye()])]
+    return [encode(m) for m in (said if stop < STEPS else [*said, Checkpoint(step=STEPS - 1), Bye()])]
 
 
 def start_of(answers: list[bytes]) -> int:

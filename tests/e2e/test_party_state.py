@@ -1,7 +1,9 @@
 """State folders that are not what they were: refused in one plain line, never gone on with."""
 
 import copy
+import os
 import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -243,3 +245,28 @@ def test_a_step_that_is_allowed_again_counts_twice_from_then_on(tmp_path, labels
     assert torch.equal(later.step(1, seed=3), other)
     assert later.releases == 3, "the checkpoint is older than both releases, and both count"
     later.journal.close()
+
+
+def test_no_checkpoint_outlives_the_journal_in_a_power_cut(tmp_path, monkeypatch):
+    """The journal is on disk whenever a checkpoint of the label party gets its name."""
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    pair = Pair(tmp_path / "pair", rows=300, epochs=1, batch_size=32, save_every=3,
+                bank={"protect": "none", "attacks": []})  # fmt: skip
+    journal, synced, held = pair.state("bank") / "journal", [], []
+    fsync, rename = os.fsync, Path.rename
+
+    def synchronised(file):
+        fsync(file)
+        if journal.exists() and os.fstat(file).st_ino == journal.stat().st_ino:
+            synced.append(os.fstat(file).st_size)
+
+    def renamed(path, target):
+        if path.name.startswith(".aside-") and "bank" in path.parts:
+            held.append((synced[-1], journal.stat().st_size))
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synchronised)
+    monkeypatch.setattr(Path, "rename", renamed)
+    train_here(pair, monkeypatch)
+    assert len(held) == 3
+    assert all(safe == size for safe, size in held)

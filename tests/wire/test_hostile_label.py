@@ -132,7 +132,6 @@ LIES = {
     "our name": (lambda liar: liar.greet(party="platform"), "both parties are called"),
     "a later step": (lambda liar: liar.greet(resume_point=6), "but only 0 were offered"),
     "no hello": (instead_of_hello(Align(count=0)), "align is not allowed in state greeted"),
-    "a heartbeat for hello": (instead_of_hello(Heartbeat()), "heartbeat is not allowed"),
     "ids not asked about": (
         as_ids(lambda asked: Align(count=1, ids=("nobody",))), "ids that it was not asked about"
     ),

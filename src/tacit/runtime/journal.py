@@ -163,6 +163,10 @@ class Journal:
         """What was released for the highest step; None where nothing was."""
         return None if self._high < 0 else self.find(self._high)
 
+    def sync(self) -> None:
+        """Bring all records to disk, whatever ``sync`` was chosen for each of them."""
+        os.fsync(self._file)
+
     def close(self) -> None:
         """Close the file and let another process have it."""
         if self._file >= 0:

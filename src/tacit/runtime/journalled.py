@@ -89,6 +89,10 @@ class Journalled(LabelEnd):
         """Return predicted probabilities."""
         return self.party.predict(rows, embeddings)
 
+    def sync(self) -> None:
+        """Bring the journal to disk, so that no checkpoint outlives what was released before it."""
+        self._journal.sync()
+
     def _seen(self, values: Sequence[Tensor]) -> bytes:
         """Return what stands for everything that a release follows from at this party's end."""
         plain = _digest(values)

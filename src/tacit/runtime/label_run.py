@@ -70,6 +70,7 @@ class LabelRun:
                 return "finished"
             except BudgetError as error:
                 if self.place.works is not None:  # the labels alone may be too much to begin with
+                    self.place.party.sync()
                     self.place.save()
                 return str(error)
             except PeerError as error:
@@ -143,6 +144,7 @@ class LabelRun:
         def save(stop: int) -> None:
             for connection in connections:
                 connection.receive(Checkpoint)
+            label.sync()
             self.place.save()
             for connection in connections:
                 connection.send(Checkpoint(step=stop - 1))
