@@ -8,6 +8,7 @@ import pytest
 from parties import Pair, configure
 from party_processes import Running, both_end
 from tacit.cli import main
+from tacit.study import party_check
 
 SMALL = {"epochs": 1, "batch_size": 32, "save_every": 10}
 
@@ -170,7 +171,9 @@ def test_the_check_finds_another_plan(pair, capsys):
     assert err.count("the plans differ") == 2
 
 
-def test_the_check_finds_nobody(pair, refused):
+def test_the_check_finds_nobody(pair, refused, monkeypatch):
     words = ["--check"]
+    assert party_check.LIMIT < 10
+    monkeypatch.setattr(party_check, "LIMIT", 0.5)
     refused(pair.platform, f"nobody listens at {pair.address}", "start bank", words=words, code=1)
-    refused(pair.bank, "platform did not connect", "within 8 seconds", words=words, code=1)
+    refused(pair.bank, "platform did not connect", "within 0.5 seconds", words=words, code=1)
