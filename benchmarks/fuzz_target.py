@@ -21,6 +21,7 @@ from tacit.runtime.journal import Journal
 from tacit.runtime.journalled import Journalled
 from tacit.runtime.label_run import LabelRun
 from tacit.runtime.line import Line
+from tacit.runtime.matching import Matching
 from tacit.runtime.messages import Embedding
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
@@ -121,7 +122,7 @@ class Target:
         run = LabelRun(
             reception=reception,
             plan=PLAN,
-            ids=np.arange(ROWS),
+            matching=lambda: Matching(ids=np.arange(ROWS), private=False),
             place=self.place,
             aligned=lambda _: None,
             log=self.log.append,

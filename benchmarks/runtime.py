@@ -22,7 +22,6 @@ from session import DATASET, ROWS, _endless
 from tacit.data import assign
 from tacit.errors import LostError
 from tacit.runtime import LabelParty, adam, train
-from tacit.runtime.align import hear_ids, offer_ids, tell_common
 from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.feature_run import greet
 from tacit.runtime.frames import Limits
@@ -31,6 +30,7 @@ from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.identity import load_identity, make_ca, make_party
 from tacit.runtime.journal import Journal
 from tacit.runtime.journalled import Journalled
+from tacit.runtime.matching import Matching, find_common, join_common
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
 from tacit.runtime.reception import answer_hello, hear_hello
@@ -92,8 +92,7 @@ def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], obje
     connection = Connection(listener.accept(timeout=60), Role.LABEL, timings=Timings())
     hello = hear_hello(connection)
     connection.send(answer_hello(connection, hello, name="bank", plan=PLAN, start=0))
-    shared = hear_ids(connection, np.arange(len(trial.table)))
-    tell_common(connection, shared, shared)
+    find_common([connection], _matching(trial))
     (everything,) = assign(trial.table, 1)
     party = LabelParty(
         trial.label.top,
@@ -110,6 +109,10 @@ def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], obje
     return lambda: [next(steps) for _ in range(STEPS)]
 
 
+def _matching(trial: Trial) -> Matching:
+    return Matching(ids=np.arange(len(trial.table)), private=False)
+
+
 def _feature_party(address: str, keys: str, protect: str) -> None:
     torch.set_num_threads(1)
     trial = _trial(protect)
@@ -117,7 +120,7 @@ def _feature_party(address: str, keys: str, protect: str) -> None:
                 limits=Limits(), timeout=30)  # fmt: skip
     with Connection(line, Role.FEATURE, timings=Timings()) as connection:
         greet(connection, name="platform", plan=PLAN, offer=0)
-        offer_ids(connection, np.arange(len(trial.table)))
+        join_common(connection, _matching(trial))
         batches = (torch.from_numpy(rows) for rows in _endless(trial))
         remote = RemoteLabel(connection)
         try:

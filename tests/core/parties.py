@@ -59,6 +59,7 @@ class Pair:
         self.folder = Path(folder)
         self.address = address or f"127.0.0.1:{free_port()}"
         self.bank, self.platform = make_pair(self.folder, address=self.address, rows=rows)
+        both.setdefault("matching", "clear")  # in private, every run has an order of its own
         configure(self.bank, **both, **(bank or {}))
         configure(self.platform, **both)
         write_secret(self.bank.parent / "state" / "noise.key", KEY)
@@ -201,6 +202,12 @@ class _Meeting:
 
 def _nothing(*_):
     pass
+
+
+def rows_of(ids, table):
+    """Return the rows of ids in a table."""
+    place = {id_: row for row, id_ in enumerate(table.ids.tolist())}
+    return np.array([place[id_] for id_ in ids])
 
 
 def as_arrays(model):

@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from parties import KEY, Quartet, as_arrays, differences, same_bits, train_here
+from parties import KEY, Quartet, as_arrays, differences, rows_of, same_bits, train_here
 from party_processes import Training, train
 from tacit import Guard, data, nets
 from tacit.nets import combine, combined_width
 from tacit.rng import Key
-from tacit.runtime.align import Common
 from tacit.runtime.schedule import Schedule
 from tacit.study.party_config import read_party_config
 
@@ -36,7 +35,7 @@ def plain_loop(parties):
     tables = [data.load_party(parties.folder / name / "features.csv", role="feature")
               for name in parties.features]  # fmt: skip
     ids = sorted(set(bank.ids.tolist()).intersection(*(t.ids.tolist() for t in tables)))
-    here = Common.of(bank.ids[[id_ in {*ids} for id_ in bank.ids.tolist()]], bank.ids)
+    here = rows_of(ids, bank)
     net, plan = nets.get(config.model), config.plan(classes=2)
     bottoms = [net.bottom(nets.Inputs(*table.inputs), cut=None, classes=2, seed=config.seed,
                           party=number) for number, table in enumerate(tables)]  # fmt: skip
@@ -44,8 +43,8 @@ def plain_loop(parties):
     width = combined_width([plan.cut[0]] * len(tables), config.combine)
     top = net.top(width, own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=first)
     guard = Guard(config.protect, key=KEY)
-    labels, own = torch.from_numpy(bank.labels[here.order]), bank.source(here.order)
-    sources = [table.source(Common.of(here.ids, table.ids).order) for table in tables]
+    labels, own = torch.from_numpy(bank.labels[here]), bank.source(here)
+    sources = [table.source(rows_of(ids, table)) for table in tables]
     models = [*bottoms, top]
     optimizers = [torch.optim.Adam(m.parameters(), lr=config.lr, fused=True) for m in models]
     for part in Schedule.of(plan, len(ids)).parts(first=0):

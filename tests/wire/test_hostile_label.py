@@ -58,7 +58,7 @@ class Liar(Rogue):
         """Have every id that is shown."""
         while (asked := self.hear(Align)).ids is not None:
             self.say(asked)
-        self.say(asked)
+        self.say(Align(held=asked.held or "0" * 64))
 
     def begin(self):
         """Do everything right up to the first step and return it."""

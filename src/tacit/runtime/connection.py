@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar, final
@@ -115,6 +116,15 @@ class Connection:
         error.source = self
         return error
 
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Put errors about the peer down to this connection's."""
+        try:
+            yield
+        except PeerError as error:
+            error.source = error.source or self
+            raise
+
     def refuse(self, reason: str) -> None:
         """Tell the peer why this side does not go on, if it can still be told, and close."""
         text = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
@@ -166,13 +176,10 @@ class Connection:
             raise SilenceError(f"{self._name} gave no answer for {limit:g} seconds")
         frame_by = times.greeting if state in _BEFORE_HELLO else times.silence
         frame = self.line.receive(timeout=min(frame_by, limit))
-        try:
+        with self.blamed():
             message = decode(frame, limits=self._limits)
             with self._state:
                 self._protocol.receive(message)
-        except PeerError as error:
-            error.source = self
-            raise
         return message
 
     def _beat(self) -> None:

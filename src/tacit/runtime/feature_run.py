@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
-
-import numpy.typing as npt
+from typing import final
 
 from tacit.errors import LostError, UsageError
-from tacit.runtime.align import Common, offer_ids
 from tacit.runtime.connection import Connection, EndedError, RefusedError, Timings
 from tacit.runtime.dialogue import Bye, Checkpoint, Hello
 from tacit.runtime.frames import VERSION
 from tacit.runtime.line import Line
+from tacit.runtime.matching import Common, Matching, join_common
 from tacit.runtime.party import FeatureEnd
 from tacit.runtime.place import Place
 from tacit.runtime.plan import Plan
@@ -70,7 +68,7 @@ class FeatureRun:
     Args:
         name: of this party.
         plan: what both sides must agree on.
-        ids: of this party's examples, each once.
+        matching: of this party's ids with those of the label party.
         place: where this party is; ``build`` of it sees the common examples through ``aligned``.
         aligned: told which examples are common before the first step.
         dial: opens a line to the label party, or raises ``LostError``.
@@ -82,7 +80,7 @@ class FeatureRun:
 
     name: str
     plan: Plan
-    ids: npt.NDArray[Any]
+    matching: Callable[[], Matching]
     place: Place[FeatureEnd]
     aligned: Callable[[Common], None]
     dial: Callable[[], Line]
@@ -132,8 +130,8 @@ class FeatureRun:
         return None
 
     def _align(self, connection: Connection) -> Common:
-        common = offer_ids(connection, self.ids)
-        self.place.settle_on(common.digest(), len(common))
+        common = join_common(connection, self.matching())
+        self.place.settle_on(common.digest, len(common))
         self.aligned(common)
         return common
 

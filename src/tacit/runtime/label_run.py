@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
-import numpy.typing as npt
 from torch import Tensor
 
 from tacit.errors import BudgetError, LostError, PeerError, SilenceError, UsageError
-from tacit.runtime.align import Common, common_to_all, hear_ids, tell_common
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Bye, Checkpoint
 from tacit.runtime.feature_run import stop_of
 from tacit.runtime.journalled import Journalled
+from tacit.runtime.matching import Common, Matching, find_common
 from tacit.runtime.place import Place
 from tacit.runtime.plan import Plan
 from tacit.runtime.reception import Guest, Reception
@@ -34,7 +33,7 @@ class LabelRun:
     Args:
         reception: where the feature parties come in.
         plan: what all sides must agree on.
-        ids: of this party's examples, each once.
+        matching: of this party's ids with those of the feature parties.
         place: where this party is; ``build`` of it sees the common examples through ``aligned``.
         aligned: told which examples are common, before the first step.
         log: hears a line about what happens.
@@ -45,7 +44,7 @@ class LabelRun:
 
     reception: Reception
     plan: Plan
-    ids: npt.NDArray[Any]
+    matching: Callable[[], Matching]
     place: Place[Journalled]
     aligned: Callable[[Common], None]
     log: Callable[[str], None]
@@ -112,15 +111,12 @@ class LabelRun:
         )  # fmt: skip
 
     def _align(self, connections: list[Connection]) -> Schedule:
-        shared = [hear_ids(connection, self.ids) for connection in connections]
         try:
-            common = common_to_all(shared, self.ids)
+            common = find_common(connections, self.matching())
             schedule = Schedule.of(self.plan, len(common))
-            self.place.settle_on(common.digest(), len(common))
+            self.place.settle_on(common.digest, len(common))
         except UsageError as error:  # the peers brought other examples: no reason to end here
             raise PeerError(str(error)) from error
-        for connection, ids in zip(connections, shared, strict=True):
-            tell_common(connection, ids, common.ids)
         self.aligned(common)
         return schedule
 

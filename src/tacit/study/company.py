@@ -14,7 +14,6 @@ from torch import nn
 from tacit import data, nets
 from tacit.audit.tape import TapeWriter
 from tacit.errors import UsageError
-from tacit.runtime.align import Common
 from tacit.runtime.checkpoint import Checkpoints
 from tacit.runtime.connection import Timings
 from tacit.runtime.feature_run import FeatureRun
@@ -22,12 +21,14 @@ from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_line import dial
 from tacit.runtime.identity import Files, Identity, load_identity
 from tacit.runtime.line import Line
+from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import FeatureEnd, FeatureParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
 from tacit.runtime.recording import Recorded
 from tacit.runtime.state_folder import StateFolder
 from tacit.runtime.waiting import Waiting
+from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.party_config import PartyConfig
 
 __all__ = [
@@ -136,7 +137,7 @@ class FeatureCompany:
         ended = FeatureRun(
             name=config.name,
             plan=self.plan,
-            ids=self.table.ids,
+            matching=self._matching,
             place=self.place,
             aligned=self._aligned,
             dial=dialler(config),
@@ -158,8 +159,12 @@ class FeatureCompany:
         self.folder.write("results.json", {"format": 1, **results})
         return results
 
+    def _matching(self) -> Matching:
+        return matching_of(self.config, self.folder, self.table)
+
     def _aligned(self, common: Common) -> None:
         self._common = common
+        keep_matching(self.folder, self.table, common)
 
     def _build(self, _states: States | None) -> Works[FeatureEnd]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds

@@ -15,7 +15,6 @@ from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.measure import Ledger
 from tacit.rng import Key
-from tacit.runtime.align import Common
 from tacit.runtime.checkpoint import State
 from tacit.runtime.connection import Timings
 from tacit.runtime.frames import Limits
@@ -23,6 +22,7 @@ from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.journal import Journal
 from tacit.runtime.journalled import Journalled
 from tacit.runtime.label_run import LabelRun
+from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
@@ -39,6 +39,7 @@ from tacit.study.company import (
     run_name,
     waiting_for,
 )
+from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.label_measures import LabelMeasures
 from tacit.study.party_config import PartyConfig
 from tacit.types import Cut, Release
@@ -116,7 +117,7 @@ class LabelCompany:
         ended = LabelRun(
             reception=reception_of(config, self.plan, listener, self._log),
             plan=self.plan,
-            ids=self.table.ids,
+            matching=self._matching,
             place=self.place,
             aligned=self._aligned,
             log=self._log,
@@ -154,8 +155,12 @@ class LabelCompany:
             self._log(f"{self.journal.path}: {self.journal.cut} bytes of a last record that was "
                       "never finished were cut off; nothing was sent for it")  # fmt: skip
 
+    def _matching(self) -> Matching:
+        return matching_of(self.config, self.folder, self.table)
+
     def _aligned(self, common: Common) -> None:
         self._common = common
+        keep_matching(self.folder, self.table, common)
 
     def _build(self, states: States | None) -> Works[Journalled]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
@@ -183,7 +188,7 @@ class LabelCompany:
             source=own_source(self.table, common),
         )
         return Works(
-            party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest())),
+            party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest)),
             models={"top": top},
             optimizers={"top": optimizer},
             states=lambda: _states(guard) | self.measures.states(),

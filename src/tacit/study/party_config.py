@@ -47,6 +47,7 @@ class PartyConfig(BaseModel):
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=1024, ge=2)
     seed: int = Field(default=0, ge=0)
+    matching: Literal["private", "clear"] = "private"
     test_percent: int = Field(default=10, ge=0, le=90)
     save_every: int = Field(default=200, ge=1)
     wire: Literal["float32", "bfloat16"] = "float32"
@@ -136,6 +137,7 @@ class PartyConfig(BaseModel):
             order_seed=self.seed,
             cut=(width,),
             purpose=purpose,
+            matching=self.matching,
             test_percent=self.test_percent,
             save_every=self.save_every,
             wire_bits=32 if self.wire == "float32" else 16,

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from tacit import data, objective
 from tacit.errors import InputError, LostError, PeerError, UsageError
 from tacit.guard import Guard
-from tacit.runtime.align import common_to_all, hear_ids, offer_ids, tell_common
 from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.dialogue import Bye, Predict
 from tacit.runtime.feature_run import greet, stop_of
 from tacit.runtime.line import Line
+from tacit.runtime.matching import Matching, find_common, join_common
 from tacit.runtime.party import FeatureParty, LabelParty, adam
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
@@ -85,7 +85,7 @@ def _send(config: PartyConfig, model: _Model, log: Log) -> int:
                 start = greet(connection, name=config.name, plan=model.plan, offer=model.step)
                 if start != model.step:
                     raise PeerError(f"the model here has {model.step} steps, there {start}")
-                common = offer_ids(connection, model.table.ids)
+                common = join_common(connection, _matching(config, model))
                 party = FeatureParty(model.part, model.table.source(common.order),
                                      optimizer=adam(model.part, config.lr))  # fmt: skip
                 remote = RemoteLabel(connection, asking=Predict)
@@ -122,13 +122,10 @@ def _score(
                                    "to the same end on all sides")  # fmt: skip
         connection.send(reception.answer(connection, guest.hello, there))
     table, connections = model.table, [guest.connection for guest in guests]
-    shared = [hear_ids(connection, table.ids) for connection in connections]
     try:
-        common = common_to_all(shared, table.ids)
+        common = find_common(connections, _matching(config, model))
     except InputError as error:
         raise PeerError(str(error)) from error
-    for connection, ids in zip(connections, shared, strict=True):
-        tell_common(connection, ids, common.ids)
     remotes = [RemoteFeature(c, cut=model.plan.cut, asking=Predict) for c in connections]
     label = LabelParty(
         model.part,
@@ -146,6 +143,10 @@ def _score(
         connection.receive(Bye)
     truth = None if table.labels is None else np.asarray(table.labels)[common.order]
     return common.ids, probs.numpy(), truth
+
+
+def _matching(config: PartyConfig, model: _Model) -> Matching:
+    return Matching(ids=model.table.ids, private=config.matching == "private")
 
 
 def _connection(line: Line, role: Role, plan: Plan) -> Connection:
