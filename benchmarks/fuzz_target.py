@@ -21,10 +21,12 @@ from tacit.runtime.journal import Journal
 from tacit.runtime.journalled import Journalled
 from tacit.runtime.label_run import LabelRun
 from tacit.runtime.line import Line
+from tacit.runtime.matching import Matching
 from tacit.runtime.messages import Embedding
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
+from tacit.runtime.reception import Reception
 from tacit.runtime.schedule import Schedule
 from tacit.runtime.waiting import Waiting
 
@@ -108,15 +110,21 @@ class Target:
 
     def serve(self, scripts: Iterator[Script]) -> str:
         """Serve until the run is finished or there are no more scripts."""
-        run = LabelRun(
+        reception = Reception(
             name="bank",
             plan=PLAN,
-            ids=np.arange(ROWS),
-            place=self.place,
-            aligned=lambda _: None,
+            peers=("platform",),
             listener=_Scripts(scripts),
             timings=TIMINGS,
             waiting=Waiting("platform", limit=60, log=self.log.append),
+            log=self.log.append,
+        )
+        run = LabelRun(
+            reception=reception,
+            plan=PLAN,
+            matching=lambda: Matching(ids=np.arange(ROWS), private=False),
+            place=self.place,
+            aligned=lambda _: None,
             log=self.log.append,
             done=lambda *_: None,
             evaluated=lambda *_: None,
@@ -169,7 +177,8 @@ def course(start: int, stop: int) -> list[bytes]:
         if part.ends_epoch:
             said.append(Evaluate(part=0, values=values(len(schedule.test), WIDTH)))
         said.append(Checkpoint(step=part.stop - 1))
-    return [encode(m) for m in (said if stop < STEPS else [*said, Bye()])]
+    end = [] if stop < STEPS else [Checkpoint(step=STEPS - 1), Bye()]
+    return [encode(m) for m in (*said, *end)]
 
 
 def start_of(answers: list[bytes]) -> int:

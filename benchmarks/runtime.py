@@ -22,7 +22,6 @@ from session import DATASET, ROWS, _endless
 from tacit.data import assign
 from tacit.errors import LostError
 from tacit.runtime import LabelParty, adam, train
-from tacit.runtime.align import match_ids, offer_ids
 from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.feature_run import greet
 from tacit.runtime.frames import Limits
@@ -31,9 +30,10 @@ from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.identity import load_identity, make_ca, make_party
 from tacit.runtime.journal import Journal
 from tacit.runtime.journalled import Journalled
-from tacit.runtime.label_run import answer_hello
+from tacit.runtime.matching import Matching, find_common, join_common
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
+from tacit.runtime.reception import answer_hello, hear_hello
 from tacit.runtime.remote import RemoteFeature, RemoteLabel
 from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
@@ -90,8 +90,9 @@ def _together(protect: str) -> Callable[[], object]:
 def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], object]:
     """Return a function that takes a few more steps with the peer; in between the peer waits."""
     connection = Connection(listener.accept(timeout=60), Role.LABEL, timings=Timings())
-    answer_hello(connection, name="bank", plan=PLAN, stop=lambda _: 0)
-    match_ids(connection, np.arange(len(trial.table)))
+    hello = hear_hello(connection)
+    connection.send(answer_hello(connection, hello, name="bank", plan=PLAN, start=0))
+    find_common([connection], _matching(trial))
     (everything,) = assign(trial.table, 1)
     party = LabelParty(
         trial.label.top,
@@ -108,6 +109,10 @@ def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], obje
     return lambda: [next(steps) for _ in range(STEPS)]
 
 
+def _matching(trial: Trial) -> Matching:
+    return Matching(ids=np.arange(len(trial.table)), private=False)
+
+
 def _feature_party(address: str, keys: str, protect: str) -> None:
     torch.set_num_threads(1)
     trial = _trial(protect)
@@ -115,7 +120,7 @@ def _feature_party(address: str, keys: str, protect: str) -> None:
                 limits=Limits(), timeout=30)  # fmt: skip
     with Connection(line, Role.FEATURE, timings=Timings()) as connection:
         greet(connection, name="platform", plan=PLAN, offer=0)
-        offer_ids(connection, np.arange(len(trial.table)))
+        join_common(connection, _matching(trial))
         batches = (torch.from_numpy(rows) for rows in _endless(trial))
         remote = RemoteLabel(connection)
         try:

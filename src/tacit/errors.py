@@ -73,7 +73,13 @@ class BudgetError(ReleaseError):
 
 
 class PeerError(TacitError, RuntimeError):
-    """The other party sent something that the rules do not allow; the connection must end."""
+    """The other party sent something that the rules do not allow; the connection must end.
+
+    Attributes:
+        source: the connection that it came over, where there are several.
+    """
+
+    source: object | None = None
 
 
 class LostError(TacitError, RuntimeError):

@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from queue import Queue
 
@@ -15,6 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from tacit.cli.init import make_pair
+from tacit.runtime.identity import make_party
 from tacit.runtime.memory_line import memory_lines
 
 KEY, SECRET = bytes(range(32)), bytes(range(32, 64))
@@ -51,10 +53,13 @@ def write_secret(path, secret):
 class Pair:
     """Both companies' folders, with known secrets, and what their runs have left there."""
 
+    features = ("platform",)
+
     def __init__(self, folder, *, rows=600, bank=None, address=None, **both):
         self.folder = Path(folder)
         self.address = address or f"127.0.0.1:{free_port()}"
         self.bank, self.platform = make_pair(self.folder, address=self.address, rows=rows)
+        both.setdefault("matching", "clear")  # in private, every run has an order of its own
         configure(self.bank, **both, **(bank or {}))
         configure(self.platform, **both)
         write_secret(self.bank.parent / "state" / "noise.key", KEY)
@@ -62,13 +67,13 @@ class Pair:
 
     def copy(self, folder):
         """Return the same companies in other folders, with all that they have done so far."""
-        made = object.__new__(Pair)
+        made = object.__new__(type(self))
         made.folder, made.address = Path(folder), f"127.0.0.1:{free_port()}"
         shutil.copytree(self.folder, folder)
         made.bank, made.platform = (made.folder / name / "party.toml"
                                     for name in ("bank", "platform"))  # fmt: skip
-        for config in (made.bank, made.platform):
-            configure(config, address=made.address)
+        for name in ("bank", *self.features):
+            configure(made.folder / name / "party.toml", address=made.address)
         return made
 
     def state(self, party):
@@ -100,6 +105,26 @@ class Pair:
                 for key, epoch in epochs.items()}  # fmt: skip
 
 
+class Quartet(Pair):
+    """A bank and three feature parties, each of which lacks some rows that the others have."""
+
+    features = ("platform", "bureau", "registry")
+
+    def __init__(self, folder, *, combine="sum", bank=None, **more):
+        peers = {"peer": list(self.features), "combine": combine}
+        super().__init__(folder, bank={**(bank or {}), **peers}, **more)
+        for number, name in enumerate(self.features[1:], start=1):
+            place = self.folder / name
+            shutil.copytree(self.folder / "platform", place)
+            for file in make_party(self.folder / "authority", name).certificate.parent.glob("*"):
+                if file.stem == name:
+                    shutil.move(file, place / "keys")
+            configure(place / "party.toml", name=name, number=number)
+            table = place / "features.csv"
+            header, *rows = table.read_text().splitlines(keepends=True)
+            table.write_text(header + "".join(rows[10 * number :]))
+
+
 def _place(folder):
     found = re.fullmatch(r"step-(\d+)(?:\.(\d+))?", folder.name)
     return int(found[1]), int(found[2] or 0)
@@ -116,7 +141,7 @@ def same_bits(one, other):
 def differences(run, wanted):
     """Return what two finished runs do not have in common, each in a few words."""
     found = []
-    for party in ("bank", "platform"):
+    for party in ("bank", *run.features):
         (ours, step), (theirs, wanted_step) = run.checkpoint(party), wanted.checkpoint(party)
         if step != wanted_step:
             found.append(f"{party}: step {step}, not {wanted_step}")
@@ -144,13 +169,19 @@ def train_here(pair, monkeypatch):
 
     listener = _Meeting()
     monkeypatch.setattr("tacit.study.company.dial", lambda *_, **__: listener.dial())
-    with StateFolder(pair.state("bank")) as bank, StateFolder(pair.state("platform")) as platform:
-        label = LabelCompany(read_party_config(pair.bank), bank, log=_nothing)
-        feature = FeatureCompany(read_party_config(pair.platform), platform, log=_nothing)
-        served = threading.Thread(target=label.run, args=(listener, _nothing))
-        served.start()
-        feature.run(_nothing)
-        served.join()
+    with ExitStack() as stack:
+        folder = {name: stack.enter_context(StateFolder(pair.state(name)))
+                  for name in ("bank", *pair.features)}  # fmt: skip
+        label = LabelCompany(read_party_config(pair.bank), folder["bank"], log=_nothing)
+        work = [threading.Thread(target=label.run, args=(listener, _nothing))]
+        for name in pair.features:
+            config = read_party_config(pair.folder / name / "party.toml")
+            feature = FeatureCompany(config, folder[name], log=_nothing)
+            work.append(threading.Thread(target=feature.run, args=(_nothing,)))
+        for thread in work:
+            thread.start()
+        for thread in work:
+            thread.join()
         label.close()
 
 
@@ -171,6 +202,12 @@ class _Meeting:
 
 def _nothing(*_):
     pass
+
+
+def rows_of(ids, table):
+    """Return the rows of ids in a table."""
+    place = {id_: row for row, id_ in enumerate(table.ids.tolist())}
+    return np.array([place[id_] for id_ in ids])
 
 
 def as_arrays(model):

@@ -162,7 +162,7 @@ class Training:
         both_end(*self.running.values(), timeout=timeout)
 
     def __enter__(self):
-        for party in ("bank", "platform"):
+        for party in ("bank", *self.pair.features):
             self.start(party)
         return self
 

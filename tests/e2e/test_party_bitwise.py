@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from parties import KEY, SECRET, Pair, as_arrays, differences, same_bits, train_here
+from parties import KEY, SECRET, Pair, as_arrays, differences, rows_of, same_bits, train_here
 from party_processes import train
 from tacit import Guard, data, nets
 from tacit.rng import Key
-from tacit.runtime.align import Common
 from tacit.runtime.schedule import Schedule
 from tacit.study.party_config import read_party_config
 
@@ -30,9 +29,7 @@ def plain_loop(pair):
     bank = data.load_party(pair.bank.parent / "labels.csv", role="label")
     platform = data.load_party(pair.platform.parent / "features.csv", role="feature")
     ids = sorted({*bank.ids.tolist()} & {*platform.ids.tolist()})
-    here, there = (Common.of(bank.ids[[id_ in {*ids} for id_ in bank.ids.tolist()]], table.ids)
-                   for table in (bank, platform))  # fmt: skip
-    assert here.ids.tolist() == there.ids.tolist() == ids
+    here, there = (rows_of(ids, table) for table in (bank, platform))
     net = nets.get(config.model)
     bottom = net.bottom(nets.Inputs(*platform.inputs), cut=None, classes=2, seed=config.seed)
     first = int.from_bytes(Key(KEY).digest(b"first weights")[:8], "little") >> 1
@@ -40,10 +37,10 @@ def plain_loop(pair):
     top = net.top(plan.cut[0], own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=first)
     secret = SECRET if config.labels else None
     guard = Guard(config.protect, key=KEY, labels=config.labels, label_secret=secret)
-    labels = torch.from_numpy(bank.labels[here.order])
+    labels = torch.from_numpy(bank.labels[here])
     if config.labels:
-        labels = guard.labels(here.ids, labels)
-    features, own = platform.source(there.order), bank.source(here.order)
+        labels = guard.labels(ids, labels)
+    features, own = platform.source(there), bank.source(here)
     optimizers = [torch.optim.Adam(net.parameters(), lr=config.lr, fused=True)
                   for net in (bottom, top)]  # fmt: skip
     for part in Schedule.of(plan, len(ids)).parts(first=0):

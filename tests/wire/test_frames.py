@@ -55,6 +55,8 @@ EXAMPLES = {
     "align, count": Align(count=512),
     "align, texts": Align(count=2, ids=("a", "ü")),
     "align, numbers": Align(count=2, ids=torch.tensor([7, -1])),
+    "align, sealed": Align(sealed=torch.tensor([0, 255, 7], dtype=torch.uint8)),
+    "align, held": Align(held="0123456789abcdef" * 4),
     "train": train(),
     "release": release(),
     "evaluate": Evaluate(part=1, values=values(1, 2)),
@@ -236,6 +238,15 @@ GOLDEN = {
     "checkpoint": (
         "0700 0000 0000 00000000 0900000000000000 00000000000000000000000000000000 0000000000000000"
     ),
+    "align, sealed": (
+        "0200 0000 0601 00000000 0000000000000000 03000000000000000000000000000000 0300000000000000"
+        " 00ff07"
+    ),
+    "align, held": (
+        "0200 0000 0000 00000000 0000000000000000 00000000000000000000000000000000 4b00000000000000"
+        " 7b2268656c64223a2230313233343536373839616263646566303132333435363738396162636465"
+        "663031323334353637383961626364656630313233343536373839616263646566227d"
+    ),
     "heartbeat": (
         "0800 0000 0000 00000000 0000000000000000 00000000000000000000000000000000 0000000000000000"
     ),
@@ -342,7 +353,7 @@ MALFORMED = {
     "unknown kind": (changed(Bye(), kind=11), "kind must be 1 to 10, got 11"),
     "unknown flag": (changed(train(), flags=2), "unknown flags"),
     "spare bytes used": (changed(Bye(), zero=1), "unknown flags"),
-    "unknown dtype": (changed(train(), dtype=6), "dtype code must be 0 to 5, got 6"),
+    "unknown dtype": (changed(train(), dtype=7), "dtype code must be 0 to 6, got 7"),
     "int64 embedding": (changed(train(of=values(1, 1, dtype=torch.float64)), dtype=5), "floating"),
     "float ids": (changed(EXAMPLES["align, numbers"], dtype=2), "ids must be int64"),
     "five dimensions": (changed(train(), dims=5), "at most 4 dimensions, got 5"),
@@ -412,6 +423,7 @@ MALFORMED = {
     "ids and count": (changed(Align(count=1), b'{"count":1,"ids":["a"]}'), "has the keys"),
     "no ids": (changed(Align(count=1), b'{"ids":[]}'), "at least one, got 0"),
     "numbers as text ids": (changed(Align(count=1), b'{"ids":[1]}'), "an id must be"),
+    "a digest too short": (changed(Align(count=1), b'{"held":"00"}'), "64 hexadecimal digits"),
     "a negative count": (changed(Align(count=1), b'{"count":-1}'), "count must be"),
 }
 

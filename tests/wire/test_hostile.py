@@ -30,7 +30,7 @@ STOP = 6  # steps of the honest party before it is interrupted; the last checkpo
 @pytest.fixture(scope="module", autouse=True)
 def _surroundings(tmp_path_factory):
     with surroundings(tmp_path_factory) as patch:
-        patch.setattr("tacit.runtime.align.MOST_IDS", 20_000)
+        patch.setattr("tacit.runtime.clear_ids.MOST_IDS", 20_000)
         yield
 
 

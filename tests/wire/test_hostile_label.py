@@ -58,7 +58,7 @@ class Liar(Rogue):
         """Have every id that is shown."""
         while (asked := self.hear(Align)).ids is not None:
             self.say(asked)
-        self.say(asked)
+        self.say(Align(held=asked.held or "0" * 64))
 
     def begin(self):
         """Do everything right up to the first step and return it."""
@@ -132,7 +132,6 @@ LIES = {
     "our name": (lambda liar: liar.greet(party="platform"), "both parties are called"),
     "a later step": (lambda liar: liar.greet(resume_point=6), "but only 0 were offered"),
     "no hello": (instead_of_hello(Align(count=0)), "align is not allowed in state greeted"),
-    "a heartbeat for hello": (instead_of_hello(Heartbeat()), "heartbeat is not allowed"),
     "ids not asked about": (
         as_ids(lambda asked: Align(count=1, ids=("nobody",))), "ids that it was not asked about"
     ),

@@ -148,7 +148,9 @@ def test_after_the_end_nothing_is_in_the_table():
 def test_a_heartbeat_is_allowed_from_hello_to_the_end_and_changes_nothing():
     silent = {State.START, State.GREETED, State.BROKEN, State.CLOSED}
     beats = {(r, s): after for (r, s, k), after in TABLE.items() if k is Kind.HEARTBEAT}
-    assert beats == {(r, s): s for r, s in product(Role, State) if s not in silent}
+    allowed = {(r, s): s for r, s in product(Role, State) if s not in silent}
+    waiting = {(Role.LABEL, State.GREETED): State.GREETED}  # for other feature parties
+    assert beats == allowed | waiting
 
 
 def test_refusing_is_possible_in_every_state_but_the_last():
@@ -396,7 +398,7 @@ PLAN = Plan(epochs=5, batch_size=1024, order_seed=7, cut=(128,), test_percent=20
 
 def test_a_plan_has_no_field_for_what_one_side_must_keep():
     names = {field.name for field in dataclasses.fields(Plan)}
-    assert names == {"epochs", "batch_size", "order_seed", "cut", "purpose",
+    assert names == {"epochs", "batch_size", "order_seed", "cut", "purpose", "matching",
                      "test_percent", "save_every", "wire_bits", "wire_version",
                      "order_version", "plan_version"}  # fmt: skip
     secret = ("protect", "guard", "noise", "key", "label", "mechanism", "epsilon", "budget", "loss",
@@ -406,12 +408,12 @@ def test_a_plan_has_no_field_for_what_one_side_must_keep():
 
 def test_golden_plan_of_version_1():
     assert PLAN.to_json() == (
-        '{"batch_size":1024,"cut":[128],"epochs":5,"order_seed":7,"order_version":1,'
+        '{"batch_size":1024,"cut":[128],"epochs":5,"matching":"private","order_seed":7,"order_version":1,'
         '"plan_version":1,"purpose":"train","save_every":200,"test_percent":20,"wire_bits":32,'
         '"wire_version":1}'
     )
     assert PLAN.digest() == hashlib.sha256(PLAN.to_json().encode()).hexdigest()
-    assert PLAN.digest() == "dc01a6e2aa1bc1456a8a675be903f2b1538bfe701b122ab689df303d5f59ba60"
+    assert PLAN.digest() == "d4713e222d3f2558738f5aebc06cc1eab75b007c0cbf55bacec5297fc9022741"
     assert hello(plan_digest=PLAN.digest())
 
 
@@ -435,7 +437,7 @@ def test_a_plan_survives_the_round_trip(plan):
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Plan)])
 def test_the_first_field_that_differs_is_named_and_changes_the_digest(field):
-    others = {"cut": (64, 2), "purpose": "predict", "wire_bits": 16}
+    others = {"cut": (64, 2), "purpose": "predict", "matching": "clear", "wire_bits": 16}
     value = others[field] if field in others else getattr(PLAN, field) + 1
     other = dataclasses.replace(PLAN, **{field: value})
     assert PLAN.difference(other) == (

@@ -61,8 +61,9 @@ def _run(config: PartyConfig) -> dict[str, Any]:
     from tacit.runtime.state_folder import StateFolder  # noqa: PLC0415 - loads torch
 
     log = Log(config.name)
+    others = " and ".join(config.peers)
     log(f"{config.role} party, model {config.model}, {config.epochs} epochs; ids are matched in "
-        f"the clear: {config.peer} and this party see each other's common ids")  # fmt: skip
+        f"the clear: {others} and this party see each other's common ids")  # fmt: skip
     with StateFolder(config.state) as folder:
         if config.role == "feature":
             from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
@@ -74,7 +75,7 @@ def _run(config: PartyConfig) -> dict[str, Any]:
             closing(LabelCompany(config, folder, log=log)) as company,
             closing(listen(config, log)) as listener,
         ):
-            log(f"listening on {listener.address} for {config.peer}")
+            log(f"listening on {listener.address} for {others}")
             return company.run(listener, log.loss)
 
 

@@ -33,6 +33,7 @@ DTYPES = {
     3: torch.bfloat16,
     4: torch.float16,
     5: torch.int64,
+    6: torch.uint8,
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
@@ -136,7 +137,7 @@ def read_header(view: memoryview, limits: Limits) -> Header:
     )
     require(kind in FORMS, f"the kind must be 1 to {len(FORMS)}, got {kind}")
     require(flags in {0, NARROWED} and zero == 0, f"unknown flags {flags} or {zero}")
-    require(code == 0 or code in DTYPES, f"the dtype code must be 0 to 5, got {code}")
+    require(code == 0 or code in DTYPES, f"the dtype code must be 0 to {len(DTYPES)}, got {code}")
     require(dims <= MOST_DIMS, f"a tensor has at most {MOST_DIMS} dimensions, got {dims}")
     require(not any(shape[dims:]), f"unused dimensions must be 0, got {shape} for {dims}")
     header = Header(
@@ -180,8 +181,8 @@ def _check_shape(header: Header, form: Form, limits: Limits) -> None:
     assert wire is not None  # noqa: S101 - the caller has seen the dtype
     require(len(shape) in form.dims, f"{name} cannot carry a tensor of shape {shape}")
     require(
-        (header.kind == Kind.ALIGN) == (header.dtype == torch.int64),
-        f"ids must be int64 and everything else floating point, got {header.dtype} in {name}",
+        (header.kind == Kind.ALIGN) == (header.dtype in (torch.int64, torch.uint8)),
+        f"ids must be int64 or uint8, everything else floating point, got {header.dtype} in {name}",
     )
     require(not header.flags or header.dtype == torch.float32, "only float32 can be narrowed")
     rows, width = shape[0], math.prod(shape[1:])

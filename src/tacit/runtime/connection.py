@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar, final
@@ -107,7 +108,22 @@ class Connection:
                 return message
             if isinstance(message, Bye):
                 raise EndedError(f"{self._name} ended the conversation")
-            raise PeerError(f"{self._name} sent {type(message).__name__}, due was {kind.__name__}")
+            raise self.wrong(f"{self._name} sent {type(message).__name__}, due was {kind.__name__}")
+
+    def wrong(self, text: str) -> PeerError:
+        """Return the error to raise when this connection's peer broke a rule."""
+        error = PeerError(text)
+        error.source = self
+        return error
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Put errors about the peer down to this connection's."""
+        try:
+            yield
+        except PeerError as error:
+            error.source = error.source or self
+            raise
 
     def refuse(self, reason: str) -> None:
         """Tell the peer why this side does not go on, if it can still be told, and close."""
@@ -130,9 +146,13 @@ class Connection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; a peer that is still there hears why, but not what an error here says."""
+        """Close; a peer that is still there hears why, but not what an error here says.
+
+        Of several peers only the one that broke the rules is told so.
+        """
         if isinstance(error, PeerError) and not isinstance(error, RefusedError):
-            self.refuse(str(error))
+            if error.source in (None, self):
+                self.refuse(str(error))
         elif isinstance(error, Exception) and not isinstance(error, LostError | RefusedError):
             self.refuse("an error stopped this side, its own log says more")
         self.close()
@@ -149,14 +169,17 @@ class Connection:
         self.line.send(frame, timeout=self.timings.silence)
 
     def _next(self, waited: float) -> Message:
-        greeting = self._protocol.state in _BEFORE_HELLO
-        limit = self.timings.greeting if greeting else self.timings.patience
+        times, state = self.timings, self._protocol.state
+        # Who has not said hello gets little time; who has may wait for others with signs of life.
+        limit = times.greeting if state is State.START else times.patience
         if waited > limit:
             raise SilenceError(f"{self._name} gave no answer for {limit:g} seconds")
-        frame = self.line.receive(timeout=min(self.timings.silence, limit))
-        message = decode(frame, limits=self._limits)
-        with self._state:
-            self._protocol.receive(message)
+        frame_by = times.greeting if state in _BEFORE_HELLO else times.silence
+        frame = self.line.receive(timeout=min(frame_by, limit))
+        with self.blamed():
+            message = decode(frame, limits=self._limits)
+            with self._state:
+                self._protocol.receive(message)
         return message
 
     def _beat(self) -> None:

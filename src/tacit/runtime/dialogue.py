@@ -12,7 +12,7 @@ from enum import IntEnum
 from reprlib import repr as shown
 from typing import ClassVar, TypeAlias, final
 
-from torch import Tensor, int64
+from torch import Tensor, int64, uint8
 
 from tacit.errors import InputError
 from tacit.runtime.messages import Embedding, Gradient
@@ -30,6 +30,7 @@ __all__ = [
     "Refuse",
     "Release",
     "Train",
+    "check_digest",
     "check_whole",
 ]
 
@@ -68,6 +69,12 @@ def _check_text(name: str, value: object, *, longest: int) -> None:
         raise InputError(f"{name} must be 1 to {longest} printable characters, got {shown(value)}")
 
 
+def check_digest(name: str, value: object) -> None:
+    """Refuse anything but a SHA-256 in hexadecimal."""
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+        raise InputError(f"{name} must be 64 hexadecimal digits, got {shown(value)}")
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Hello:
@@ -93,9 +100,7 @@ class Hello:
             check_whole("a version", version, low=1, high=65535)
         if any(a >= b for a, b in zip(self.versions, self.versions[1:], strict=False)):
             raise InputError(f"versions must go up, got {shown(self.versions)}")
-        digest = self.plan_digest
-        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-            raise InputError(f"a plan digest must be 64 hexadecimal digits, got {shown(digest)}")
+        check_digest("a plan digest", self.plan_digest)
         if self.resume_point is not None:
             check_whole("resume_point", self.resume_point)
 
@@ -103,31 +108,42 @@ class Hello:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Align:
-    """Which examples both sides hold, in order: their ids, or only how many there are.
+    """Which examples all sides hold: one message of the matching.
 
-    Ids are numbers (int64) or texts. After a private set intersection the order is known to both
-    sides and the number alone is sent.
+    In the clear it carries ids, numbers (int64) or texts; in private the bytes of one round
+    (``sealed``). Alone, ``count`` says how many there are. ``held`` is the digest of a matching
+    that was done before and need not be done again.
     """
 
     kind: ClassVar[Kind] = Kind.ALIGN
-    count: int
+    count: int = 0
     ids: Tensor | tuple[str, ...] | None = None
+    sealed: Tensor | None = None
+    held: str | None = None
 
     def __post_init__(self) -> None:
         check_whole("count", self.count)
-        if self.ids is None:
-            return
-        if isinstance(self.ids, Tensor):
-            if self.ids.dtype != int64 or self.ids.dim() != 1:
+        if sum(part is not None for part in (self.ids, self.sealed, self.held)) > 1:
+            raise InputError("a message of the matching carries ids, bytes or a digest, not two")
+        if self.held is not None:
+            check_digest("a digest of a matching", self.held)
+        if self.sealed is not None and (self.sealed.dtype != uint8 or self.sealed.dim() != 1):
+            raise InputError(f"sealed must be uint8 in one dimension, got {self.sealed.dtype}")
+        if self.ids is not None:
+            self._check_ids(self.ids)
+
+    def _check_ids(self, ids: Tensor | tuple[str, ...]) -> None:
+        if isinstance(ids, Tensor):
+            if ids.dtype != int64 or ids.dim() != 1:
                 raise InputError(
-                    f"ids must be int64 in one dimension, got {self.ids.dtype} "
-                    f"with {self.ids.dim()} dimensions"
+                    f"ids must be int64 in one dimension, got {ids.dtype} "
+                    f"with {ids.dim()} dimensions"
                 )
         else:
-            for name in self.ids:
+            for name in ids:
                 _check_text("an id", name, longest=LONGEST_ID)
-        if not len(self.ids) == self.count >= 1:
-            raise InputError(f"there must be {self.count} ids, at least one, got {len(self.ids)}")
+        if not len(ids) == self.count >= 1:
+            raise InputError(f"there must be {self.count} ids, at least one, got {len(ids)}")
 
 
 @final

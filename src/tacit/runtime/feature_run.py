@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
-import numpy.typing as npt
-
-from tacit.errors import LostError, PeerError, UsageError
-from tacit.runtime.align import Common, offer_ids
+from tacit.errors import LostError, UsageError
 from tacit.runtime.connection import Connection, EndedError, RefusedError, Timings
 from tacit.runtime.dialogue import Bye, Checkpoint, Hello
 from tacit.runtime.frames import VERSION
 from tacit.runtime.line import Line
+from tacit.runtime.matching import Common, Matching, join_common
 from tacit.runtime.party import FeatureEnd
 from tacit.runtime.place import Place
 from tacit.runtime.plan import Plan
@@ -52,13 +50,13 @@ def greet(connection: Connection, *, name: str, plan: Plan, offer: int) -> int:
         raise UsageError(f"{error}; the plan here is {plan.to_json()}") from error
     problem = disagreement(hello, answer)
     if problem is not None:
-        raise PeerError(problem)
+        raise connection.wrong(problem)
     if connection.line.peer not in (None, answer.party):
-        raise PeerError(f"{connection.line.peer} calls itself {answer.party}: names are bound to "
-                        "certificates")  # fmt: skip
+        raise connection.wrong(f"{connection.line.peer} calls itself {answer.party}: names are "
+                               "bound to certificates")  # fmt: skip
     if stop_of(answer) > offer:
-        raise PeerError(f"{answer.party} wants to go on from step {stop_of(answer)}, but only "
-                        f"{offer} were offered")  # fmt: skip
+        raise connection.wrong(f"{answer.party} wants to go on from step {stop_of(answer)}, but "
+                               f"only {offer} were offered")  # fmt: skip
     return stop_of(answer)
 
 
@@ -70,7 +68,7 @@ class FeatureRun:
     Args:
         name: of this party.
         plan: what both sides must agree on.
-        ids: of this party's examples, each once.
+        matching: of this party's ids with those of the label party.
         place: where this party is; ``build`` of it sees the common examples through ``aligned``.
         aligned: told which examples are common before the first step.
         dial: opens a line to the label party, or raises ``LostError``.
@@ -82,7 +80,7 @@ class FeatureRun:
 
     name: str
     plan: Plan
-    ids: npt.NDArray[Any]
+    matching: Callable[[], Matching]
     place: Place[FeatureEnd]
     aligned: Callable[[Common], None]
     dial: Callable[[], Line]
@@ -132,8 +130,8 @@ class FeatureRun:
         return None
 
     def _align(self, connection: Connection) -> Common:
-        common = offer_ids(connection, self.ids)
-        self.place.settle_on(common.digest(), len(common))
+        common = join_common(connection, self.matching())
+        self.place.settle_on(common.digest, len(common))
         self.aligned(common)
         return common
 
@@ -160,3 +158,6 @@ class FeatureRun:
 
         follow(schedule, first=start, features=features, label=RemoteLabel(connection),
                done=done, evaluate=evaluate, save=save)  # fmt: skip
+        # Answered when every feature party has its last state: until then any may have to go back.
+        connection.send(Checkpoint(step=schedule.steps - 1))
+        connection.receive(Checkpoint)

@@ -186,6 +186,10 @@ def _take_apart(message: Message) -> tuple[int, Body]:
 def _align_body(message: Align) -> Body:
     if isinstance(message.ids, Tensor):
         return message.ids
+    if message.sealed is not None:
+        return message.sealed
+    if message.held is not None:
+        return {"held": message.held}
     return {"count": message.count} if message.ids is None else {"ids": message.ids}
 
 
@@ -219,6 +223,8 @@ def _with_values(kind: Kind, step: int, values: Tensor) -> Message:
             return Evaluate(part=step, values=values)
         case Kind.PREDICT:
             return Predict(part=step, values=values)
+        case _ if values.dtype == torch.uint8:
+            return Align(sealed=values)
         case _:
             return Align(count=len(values), ids=values)
 
@@ -237,6 +243,9 @@ def _with_fields(kind: Kind, step: int, fields: Fields) -> Message:
             return Evaluate(part=step, **fields)
         case _ if "count" in fields:
             _check_keys(fields, {"count"})
+            return Align(**fields)
+        case _ if "held" in fields:
+            _check_keys(fields, {"held"})
             return Align(**fields)
         case _:
             _check_keys(fields, {"ids"})

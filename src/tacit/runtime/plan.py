@@ -35,6 +35,7 @@ class Plan:
         purpose: train a model, or predict with the one that was trained.
         test_percent: how many of a hundred common examples are held out to evaluate on.
         save_every: steps from one checkpoint to the next; there is one after every epoch too.
+        matching: of ids, in private or in the clear.
         wire_bits: 32 sends values as they are, 16 rounds them to bfloat16 on the way.
         wire_version: the format of frames.
         order_version: the way an order follows from its seed.
@@ -42,7 +43,7 @@ class Plan:
 
     >>> plan = Plan(epochs=2, batch_size=64, order_seed=7, cut=(16,))
     >>> plan.digest()[:12]
-    'cc644e1eb111'
+    '744fe9904e9c'
     >>> plan.difference(Plan(epochs=3, batch_size=32, order_seed=7, cut=(16,)))
     'the plans differ in epochs: 2 here, 3 there'
     """
@@ -52,6 +53,7 @@ class Plan:
     order_seed: int
     cut: tuple[int, ...]
     purpose: Literal["train", "predict"] = "train"
+    matching: Literal["private", "clear"] = "private"
     test_percent: int = 10
     save_every: int = 200
     wire_bits: Literal[16, 32] = 32
@@ -61,10 +63,15 @@ class Plan:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name not in ("cut", "purpose"):
+            if field.name not in ("cut", "purpose", "matching"):
                 low = 0 if field.name in ("order_seed", "test_percent") else 1
                 check_whole(field.name, getattr(self, field.name), low=low)
-        for name, allowed in (("purpose", ("train", "predict")), ("wire_bits", (16, 32))):
+        choices: dict[str, tuple[object, ...]] = {
+            "purpose": ("train", "predict"),
+            "matching": ("private", "clear"),
+            "wire_bits": (16, 32),
+        }
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is one of {allowed}, got {shown(getattr(self, name))}")
         check_whole("test_percent", self.test_percent, high=90)

@@ -79,6 +79,8 @@ _ANSWERING = (State.ALIGNING, State.TRAINING, State.RESENDING, State.EVALUATING,
               State.SAVING)  # fmt: skip
 _SIGNALS: dict[Key, State] = {
     **{(role, state, Kind.HEARTBEAT): state for role in Role for state in _ASKING + _ANSWERING},
+    # The label party may still be waiting for other feature parties.
+    (Role.LABEL, State.GREETED, Kind.HEARTBEAT): State.GREETED,
     **{(Role.FEATURE, state, Kind.BYE): State.CLOSED for state in _ASKING},
     **{(Role.LABEL, state, Kind.BYE): State.CLOSED for state in _ANSWERING},
     **{(role, state, Kind.REFUSE): State.CLOSED for role in Role for state in State

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from tacit.errors import LostError, PeerError
+from tacit.errors import LostError
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Evaluate, Predict, Release, Train
 from tacit.runtime.journal import digest
@@ -119,8 +119,10 @@ class RemoteFeature(FeatureEnd):
         last, sent = self._last, self._sent
         assert last is not None and sent is not None  # noqa: S101, PT018 - so says the protocol
         if digest(embedding.values) != digest(last.values):
-            raise PeerError(f"step {embedding.step} came again with another embedding: two "
-                            "releases of a step let noise be cancelled")  # fmt: skip
+            raise self._connection.wrong(
+                f"step {embedding.step} came again with another embedding: two releases of a step "
+                "let noise be cancelled"
+            )
         self._connection.send(Release(sent))
 
     def _raise_lost(self) -> None:
@@ -130,13 +132,13 @@ class RemoteFeature(FeatureEnd):
     def _check(self, values: Tensor, rows: Rows) -> None:
         wanted = (len(rows), *self._cut)
         if values.dtype != torch.float32 or tuple(values.shape) != wanted:
-            raise PeerError(
+            raise self._connection.wrong(
                 f"embeddings must be torch.float32 {wanted} by the plan, "
                 f"got {values.dtype} {tuple(values.shape)}"
             )
         low, high = torch.aminmax(values)
         if max(-float(low), float(high)) > LARGEST:
-            raise PeerError(
+            raise self._connection.wrong(
                 f"embeddings must be at most {LARGEST:g} in size, got {low:g} to {high:g}: scale "
                 "the features, or lower the learning rate"
             )

@@ -14,7 +14,6 @@ from torch import nn
 from tacit import data, nets
 from tacit.audit.tape import TapeWriter
 from tacit.errors import UsageError
-from tacit.runtime.align import Common
 from tacit.runtime.checkpoint import Checkpoints
 from tacit.runtime.connection import Timings
 from tacit.runtime.feature_run import FeatureRun
@@ -22,12 +21,14 @@ from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_line import dial
 from tacit.runtime.identity import Files, Identity, load_identity
 from tacit.runtime.line import Line
+from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import FeatureEnd, FeatureParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
 from tacit.runtime.recording import Recorded
 from tacit.runtime.state_folder import StateFolder
 from tacit.runtime.waiting import Waiting
+from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.party_config import PartyConfig
 
 __all__ = [
@@ -59,19 +60,19 @@ def identity_of(config: PartyConfig) -> Identity:
 
 def dialler(config: PartyConfig) -> Callable[[], Line]:
     """Return what opens a line to the label party."""
-    return partial(dial, config.address, identity=identity_of(config), peer=config.peer,
+    return partial(dial, config.address, identity=identity_of(config), peer=config.peers[0],
                    limits=Limits(), timeout=CONNECTING)  # fmt: skip
 
 
 def waiting_for(config: PartyConfig, log: Log) -> Waiting:
     """Return the wait for the other party, as long as the configuration allows."""
     where = f" at {config.address}" if config.role == "feature" else ""
-    return Waiting(f"{config.peer}{where}", limit=config.wait, log=log)
+    return Waiting(f"{' and '.join(config.peers)}{where}", limit=config.wait, log=log)
 
 
 def run_name(config: PartyConfig) -> str:
     """Return what names the run in this party's own files."""
-    return f"{config.name} with {config.peer}"
+    return f"{config.name} with {', '.join(config.peers)}"
 
 
 def encoding_of(folder: StateFolder, table: data.PartyTable) -> None:
@@ -105,6 +106,7 @@ def bottom_of(config: PartyConfig, table: data.PartyTable) -> nn.Module:
         cut=config.cut,
         classes=config.classes,
         seed=config.seed,
+        party=config.number,
     )
 
 
@@ -135,7 +137,7 @@ class FeatureCompany:
         ended = FeatureRun(
             name=config.name,
             plan=self.plan,
-            ids=self.table.ids,
+            matching=self._matching,
             place=self.place,
             aligned=self._aligned,
             dial=dialler(config),
@@ -157,8 +159,12 @@ class FeatureCompany:
         self.folder.write("results.json", {"format": 1, **results})
         return results
 
+    def _matching(self) -> Matching:
+        return matching_of(self.config, self.folder, self.table)
+
     def _aligned(self, common: Common) -> None:
         self._common = common
+        keep_matching(self.folder, self.table, common)
 
     def _build(self, _states: States | None) -> Works[FeatureEnd]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds

@@ -15,7 +15,6 @@ from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.measure import Ledger
 from tacit.rng import Key
-from tacit.runtime.align import Common
 from tacit.runtime.checkpoint import State
 from tacit.runtime.connection import Timings
 from tacit.runtime.frames import Limits
@@ -23,9 +22,11 @@ from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.journal import Journal
 from tacit.runtime.journalled import Journalled
 from tacit.runtime.label_run import LabelRun
+from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
+from tacit.runtime.reception import Accepts, Reception
 from tacit.runtime.schedule import Schedule
 from tacit.runtime.session import Step
 from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
@@ -38,19 +39,33 @@ from tacit.study.company import (
     run_name,
     waiting_for,
 )
+from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.label_measures import LabelMeasures
 from tacit.study.party_config import PartyConfig
 from tacit.types import Cut, Release
 
-__all__ = ["LabelCompany", "listen", "own_source", "top_of"]
+__all__ = ["LabelCompany", "listen", "own_source", "reception_of", "top_of"]
 
 NOISE_KEY = "noise.key"
 
 
 def listen(config: PartyConfig, log: Log) -> Listener:
     """Open the address that feature parties connect to."""
-    return Listener(config.address, identity=identity_of(config), peers=(config.peer,),
+    return Listener(config.address, identity=identity_of(config), peers=config.peers,
                     limits=Limits(), log=log)  # fmt: skip
+
+
+def reception_of(config: PartyConfig, plan: Plan, listener: Accepts, log: Log) -> Reception:
+    """Return where the feature parties come in."""
+    return Reception(
+        name=config.name,
+        plan=plan,
+        peers=config.peers,
+        listener=listener,
+        timings=Timings(),
+        waiting=waiting_for(config, log),
+        log=log,
+    )
 
 
 def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Module:
@@ -59,7 +74,8 @@ def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Modu
     numeric, cardinalities = table.inputs
     own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
     model, classes = nets.get(config.model), table.classes
-    width = model.cut_width(cut=config.cut, classes=classes)
+    each = model.cut_width(cut=config.cut, classes=classes)
+    width = nets.combined_width([each] * len(config.peers), config.combine)
     return model.top(width, own=own, cut=config.cut, classes=classes, seed=seed)
 
 
@@ -99,14 +115,11 @@ class LabelCompany:
         """Serve the feature party to the end; return what was measured."""
         config = self.config
         ended = LabelRun(
-            name=config.name,
+            reception=reception_of(config, self.plan, listener, self._log),
             plan=self.plan,
-            ids=self.table.ids,
+            matching=self._matching,
             place=self.place,
             aligned=self._aligned,
-            listener=listener,
-            timings=Timings(),
-            waiting=waiting_for(config, self._log),
             log=self._log,
             done=done,
             evaluated=self._evaluated,
@@ -142,8 +155,12 @@ class LabelCompany:
             self._log(f"{self.journal.path}: {self.journal.cut} bytes of a last record that was "
                       "never finished were cut off; nothing was sent for it")  # fmt: skip
 
+    def _matching(self) -> Matching:
+        return matching_of(self.config, self.folder, self.table)
+
     def _aligned(self, common: Common) -> None:
         self._common = common
+        keep_matching(self.folder, self.table, common)
 
     def _build(self, states: States | None) -> Works[Journalled]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
@@ -167,10 +184,11 @@ class LabelCompany:
             guard=guard,
             objective=objective.corrected(self.objective, guard.flips),
             optimizer=optimizer,
+            combined_by=config.combine,
             source=own_source(self.table, common),
         )
         return Works(
-            party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest())),
+            party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest)),
             models={"top": top},
             optimizers={"top": optimizer},
             states=lambda: _states(guard) | self.measures.states(),

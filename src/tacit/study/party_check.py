@@ -13,9 +13,9 @@ from tacit.runtime.feature_run import greet
 from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_line import dial
 from tacit.runtime.grpc_listener import Listener
-from tacit.runtime.label_run import answer_hello
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
+from tacit.runtime.reception import answer_hello, hear_hello
 from tacit.study.company import identity_of
 from tacit.study.party_config import PartyConfig
 
@@ -32,11 +32,11 @@ def check_party(config: PartyConfig) -> dict[str, Any]:
     found = {"party": config.name, "role": config.role, "rows": len(table), "plan": plan.digest()}
     ask = _ask if config.role == "feature" else _wait
     ask(config, plan)
-    return {**found, "peer": config.peer, "peer_answers": True, "plans_agree": True}
+    return {**found, "peer": list(config.peers), "peer_answers": True, "plans_agree": True}
 
 
 def _ask(config: PartyConfig, plan: Plan) -> None:
-    line = dial(config.address, identity=identity_of(config), peer=config.peer, limits=Limits(),
+    line = dial(config.address, identity=identity_of(config), peer=config.peers[0], limits=Limits(),
                 timeout=LIMIT)  # fmt: skip
     with Connection(line, Role.FEATURE, timings=_TIMINGS) as connection:
         greet(connection, name=config.name, plan=plan, offer=0)
@@ -45,20 +45,24 @@ def _ask(config: PartyConfig, plan: Plan) -> None:
 
 def _wait(config: PartyConfig, plan: Plan) -> None:
     complaints: list[str] = []
-    with closing(Listener(config.address, identity=identity_of(config), peers=(config.peer,),
+    with closing(Listener(config.address, identity=identity_of(config), peers=config.peers,
                           limits=Limits(), log=complaints.append)) as listener:  # fmt: skip
         try:
             line = listener.accept(timeout=LIMIT)
         except SilenceError:
             why = f" ({'; '.join(complaints)})" if complaints else ""
+            who = " or ".join(config.peers)
             raise LostError(
-                f"{config.peer} did not connect to {config.address} within {LIMIT:g} seconds{why}: "
-                "start tacit party there, and see that it can reach this address"
+                f"{who} did not connect to {config.address} within {LIMIT:g} seconds{why}: start "
+                " tacit party there, and see that it can reach this address"
             ) from None
         with Connection(line, Role.LABEL, timings=_TIMINGS) as connection:
             try:
-                answer_hello(connection, name=config.name, plan=plan, stop=lambda _: 0)
+                hello = hear_hello(connection)
+                connection.send(
+                    answer_hello(connection, hello, name=config.name, plan=plan, start=0)
+                )
             except LostError as error:
-                raise PeerError(f"{config.peer} connected and said nothing: {error}") from error
+                raise PeerError(f"{line.peer} connected and said nothing: {error}") from error
             with suppress(LostError, PeerError):  # it must have the answer before the line ends
                 connection.receive(Bye)

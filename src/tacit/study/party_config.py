@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PartyConfig", "read_party_config"]
 
-_LABEL_ONLY = ("protect", "labels", "budget", "label_secret", "share_metrics", "journal_sync",
-               "attacks", "monitor_every", "write_truth")  # fmt: skip
-_FEATURE_ONLY = ("classes", "record")
+_LABEL_ONLY = ("combine", "protect", "labels", "budget", "label_secret", "share_metrics",
+               "journal_sync", "attacks", "monitor_every", "write_truth")  # fmt: skip
+_FEATURE_ONLY = ("classes", "number", "record")
+MOST_PEERS = 8
 _PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret")
 
 
@@ -28,7 +29,7 @@ class PartyConfig(BaseModel):
 
     role: Literal["feature", "label"]
     name: str
-    peer: str
+    peer: str | tuple[str, ...]
     address: str
     data: Path
     state: Path
@@ -46,15 +47,18 @@ class PartyConfig(BaseModel):
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=1024, ge=2)
     seed: int = Field(default=0, ge=0)
+    matching: Literal["private", "clear"] = "private"
     test_percent: int = Field(default=10, ge=0, le=90)
     save_every: int = Field(default=200, ge=1)
     wire: Literal["float32", "bfloat16"] = "float32"
 
     # The feature party alone.
     classes: int = Field(default=2, ge=2)
+    number: int = Field(default=0, ge=0, le=7)
     record: bool = False
 
     # The label party alone.
+    combine: Literal["sum", "mean", "max", "product", "concat"] = "sum"
     protect: str | None = None
     labels: str | None = None
     budget: str | None = None
@@ -67,10 +71,12 @@ class PartyConfig(BaseModel):
 
     @field_validator("name", "peer")
     @classmethod
-    def _a_name(cls, text: str) -> str:
+    def _a_name(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
         from tacit.runtime.identity import check_name  # noqa: PLC0415 - loads only when used
 
-        return check_name(text)
+        if isinstance(given, str):
+            return check_name(given)
+        return tuple(map(check_name, given))
 
     @field_validator("protect", "labels", "budget")
     @classmethod
@@ -99,11 +105,25 @@ class PartyConfig(BaseModel):
         if self.role == "label" and self.protect is None:
             raise ValueError('protect is missing: write protect = "marvell(s=4)", or "none" to '
                              "send gradients as they are")  # fmt: skip
-        if self.name == self.peer:
-            raise ValueError(f"name and peer are both {self.name}: they are two parties")
+        self._check_peers()
         if (self.keys is None) == (self.certificate is None or self.key is None or self.ca is None):
             raise ValueError("give keys, a folder of tacit keys, or certificate, key and ca")
         return self
+
+    def _check_peers(self) -> None:
+        if self.role == "feature" and not isinstance(self.peer, str):
+            raise ValueError("peer must be one name: a feature party talks to the label party only")
+        if not 1 <= len(self.peers) <= MOST_PEERS:
+            raise ValueError(f"peer must name 1 to {MOST_PEERS} feature parties")
+        names = [self.name, *self.peers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name} is there twice in name and peer: parties have own names")
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The other parties by name; at the label party the feature parties in their order."""
+        return (self.peer,) if isinstance(self.peer, str) else self.peer
 
     def plan(self, *, classes: int, purpose: Literal["train", "predict"] = "train") -> Plan:
         """Return what both parties must have the same, as this party has it."""
@@ -117,6 +137,7 @@ class PartyConfig(BaseModel):
             order_seed=self.seed,
             cut=(width,),
             purpose=purpose,
+            matching=self.matching,
             test_percent=self.test_percent,
             save_every=self.save_every,
             wire_bits=32 if self.wire == "float32" else 16,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -15,23 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from tacit import data, objective
-from tacit.errors import InputError, LostError, PeerError, SilenceError, UsageError
+from tacit.errors import InputError, LostError, PeerError, UsageError
 from tacit.guard import Guard
-from tacit.runtime.align import match_ids, offer_ids
 from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.dialogue import Bye, Predict
-from tacit.runtime.feature_run import greet
-from tacit.runtime.label_run import answer_hello
+from tacit.runtime.feature_run import greet, stop_of
 from tacit.runtime.line import Line
+from tacit.runtime.matching import Matching, find_common, join_common
 from tacit.runtime.party import FeatureParty, LabelParty, adam
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
+from tacit.runtime.reception import Guest, Reception
 from tacit.runtime.remote import RemoteFeature, RemoteLabel
 from tacit.runtime.schedule import piece_of
 from tacit.runtime.session import predict
 from tacit.runtime.state_folder import StateFolder, write_whole
 from tacit.study.company import ENCODING, Log, bottom_of, checkpoints_of, dialler, waiting_for
-from tacit.study.label_company import listen, own_source, top_of
+from tacit.study.label_company import listen, own_source, reception_of, top_of
 from tacit.study.outcome import utility
 from tacit.study.party_config import PartyConfig
 
@@ -85,7 +85,7 @@ def _send(config: PartyConfig, model: _Model, log: Log) -> int:
                 start = greet(connection, name=config.name, plan=model.plan, offer=model.step)
                 if start != model.step:
                     raise PeerError(f"the model here has {model.step} steps, there {start}")
-                common = offer_ids(connection, model.table.ids)
+                common = join_common(connection, _matching(config, model))
                 party = FeatureParty(model.part, model.table.source(common.order),
                                      optimizer=adam(model.part, config.lr))  # fmt: skip
                 remote = RemoteLabel(connection, asking=Predict)
@@ -99,47 +99,54 @@ def _send(config: PartyConfig, model: _Model, log: Log) -> int:
 
 def _receive(config: PartyConfig, model: _Model, log: Log) -> tuple[Any, Any, Any]:
     """Return ids, predicted probabilities, and the labels where the file has them."""
-    waiting = waiting_for(config, log)
     with closing(listen(config, log)) as listener:
+        reception = reception_of(config, model.plan, listener, log)
         while True:
+            guests = reception.gather()
             try:
-                line = listener.accept(timeout=waiting.left())
-                with _connection(line, Role.LABEL, model.plan) as connection:
-                    return _score(config, model, connection)
-            except SilenceError as error:
-                waiting.note(str(error))
+                with ExitStack() as stack:
+                    for guest in guests:
+                        stack.enter_context(guest.connection)
+                    return _score(config, model, reception, guests)
             except (LostError, PeerError) as error:
                 log(f"refused or lost: {error}")
 
 
-def _score(config: PartyConfig, model: _Model, connection: Connection) -> tuple[Any, Any, Any]:
-    def same(step: int) -> int:
-        if step != model.step:
-            raise PeerError(f"the model there has {step} steps, here {model.step}: train to the "
-                            "same end on both sides")  # fmt: skip
-        return step
-
-    answer_hello(connection, name=config.name, plan=model.plan, stop=same)
-    table = model.table
+def _score(
+    config: PartyConfig, model: _Model, reception: Reception, guests: list[Guest]
+) -> tuple[Any, Any, Any]:
+    for guest in guests:
+        there, connection = stop_of(guest.hello), guest.connection
+        if there != model.step:
+            raise connection.wrong(f"the model there has {there} steps, here {model.step}: train "
+                                   "to the same end on all sides")  # fmt: skip
+        connection.send(reception.answer(connection, guest.hello, there))
+    table, connections = model.table, [guest.connection for guest in guests]
     try:
-        common = match_ids(connection, table.ids)
+        common = find_common(connections, _matching(config, model))
     except InputError as error:
         raise PeerError(str(error)) from error
-    remote = RemoteFeature(connection, cut=model.plan.cut, asking=Predict)
+    remotes = [RemoteFeature(c, cut=model.plan.cut, asking=Predict) for c in connections]
     label = LabelParty(
         model.part,
         torch.zeros(len(common), dtype=torch.int64),  # nothing is learned here
         guard=Guard("none"),
         objective=objective.get("bce" if table.classes == 2 else "ce"),
         optimizer=adam(model.part, config.lr),
+        combined_by=config.combine,
         source=own_source(table, common),
     )
     rows = torch.arange(len(common))
-    probs: Tensor = predict(rows, features=[remote], label=label, batch_size=piece_of(model.plan))
-    remote.settle()
-    connection.receive(Bye)
+    probs: Tensor = predict(rows, features=remotes, label=label, batch_size=piece_of(model.plan))
+    for remote, connection in zip(remotes, connections, strict=True):
+        remote.settle()
+        connection.receive(Bye)
     truth = None if table.labels is None else np.asarray(table.labels)[common.order]
     return common.ids, probs.numpy(), truth
+
+
+def _matching(config: PartyConfig, model: _Model) -> Matching:
+    return Matching(ids=model.table.ids, private=config.matching == "private")
 
 
 def _connection(line: Line, role: Role, plan: Plan) -> Connection:
