@@ -177,7 +177,7 @@ def course(start: int, stop: int) -> list[bytes]:
         if part.ends_epoch:
             said.append(Evaluate(part=0, values=values(len(schedule.test), WIDTH)))
         said.append(Checkpoint(step=part.stop - 1))
-    end = [] if stop < STEPS else [Checkpoint(step=STEPS - 1), Bye()]
+    end: list[Message] = [] if stop < STEPS else [Checkpoint(step=STEPS - 1), Bye()]
     return [encode(m) for m in (*said, *end)]
 
 
