@@ -23,6 +23,7 @@ lr = 3e-3                        # this party's own
 epochs = 5
 batch_size = 256
 seed = 7                         # of the common order of rows; no secret
+matching = "private"             # of ids; "clear" is faster and shows the label party all of them
 test_percent = 10                # rows held out to evaluate on
 save_every = 50                  # steps between checkpoints
 wire = "float32"                 # or bfloat16: half the bytes, rounded values

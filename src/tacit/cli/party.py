@@ -36,11 +36,7 @@ def party(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train with another party over the network, or go on with it after any interruption.
-
-    Ids are matched in the clear: the label party sees every id of the feature party, and the
-    feature party learns which of them the label party has.
-    """
+    """Train with another party over the network, or go on with it after any interruption."""
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
     from tacit.study.party_check import check_party  # noqa: PLC0415 - loads torch
@@ -62,8 +58,9 @@ def _run(config: PartyConfig) -> dict[str, Any]:
 
     log = Log(config.name)
     others = " and ".join(config.peers)
-    log(f"{config.role} party, model {config.model}, {config.epochs} epochs; ids are matched in "
-        f"the clear: {others} and this party see each other's common ids")  # fmt: skip
+    log(f"{config.role} party, model {config.model}, {config.epochs} epochs with {others}")
+    if config.matching == "clear":
+        log("ids are matched in the clear: the label party sees every id of a feature party")
     with StateFolder(config.state) as folder:
         if config.role == "feature":
             from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch

@@ -22,7 +22,7 @@ def predict(
 ) -> None:
     """Score new rows together; run it on both sides. The predictions stay at the label party.
 
-    Rows are matched by id, in the clear, and coded and scaled as the training rows were.
+    Rows are matched by id and coded and scaled as the training rows were.
     """
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
