@@ -105,7 +105,7 @@ class PsiSide:
         role: "feature", who asks, or "label", who answers.
         ids: whole numbers or texts, each once.
         executor: does the arithmetic; ``workers()`` for all cores, or else this thread.
-        most: refuse sets that are larger, own or the peer's; about 150 bytes of memory per id.
+        most: refuse sets that are larger, own or the peer's; about 400 bytes of memory per id.
         secrets: fresh ones unless a test gives them.
 
     >>> feature, label = PsiSide("feature", [17, 4, 9]), PsiSide("label", ["9", "x", "17"])
