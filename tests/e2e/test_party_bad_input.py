@@ -83,7 +83,7 @@ def test_a_key_that_others_can_read(pair, refused, party, words):
         ("bank", {"protekt": "none"}, ["unknown key 'protekt'", "'protect'"]),
         ("bank", {"protect": "marvel(s=4)"}, ["protect", "'marvell'"]),
         ("bank", {"batch_size": 1}, ["batch_size = 1"]),
-        ("bank", {"peer": "bank"}, ["name and peer are both bank"]),
+        ("bank", {"peer": "bank"}, ["bank is there twice in name and peer"]),
         ("bank", {"address": "127.0.0.1"}, ["address '127.0.0.1'", "host:port"]),
         ("bank", {"keys": "elsewhere"}, ["elsewhere", "tacit keys"]),
         ("platform", {"keys": "../bank/keys"}, ["platform.key"]),

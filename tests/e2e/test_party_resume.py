@@ -79,10 +79,10 @@ def test_a_finished_run_is_finished_again(pairs, monkeypatch):
         with Running(pair.platform) as platform:
             both_end(bank, platform)
     together = pair.read("bank", "results.json")
-    monkeypatch.setattr("tacit.runtime.label_run.GOODBYE", 0.1)
+    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
     assert main(["party", str(pair.bank)]) == 0
     alone = pair.read("bank", "results.json")
     assert pair.journal() == journal
-    assert alone["ended"] == "finished; the feature party did not say goodbye"
+    assert alone["ended"] == "finished; not every feature party said goodbye"
     for name in ("steps", "test", "history", "ledger", "allowed_again"):
         assert together[name] == alone[name] == before[name]

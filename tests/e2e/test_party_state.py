@@ -101,7 +101,7 @@ def test_labels_in_another_order_are_the_same(pair, monkeypatch):
     table = pair.bank.parent / "labels.csv"
     head, *rows = table.read_text().splitlines()
     table.write_text("\n".join([head, *reversed(rows)]) + "\n")
-    monkeypatch.setattr("tacit.runtime.label_run.GOODBYE", 0.1)
+    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
     assert main(["party", str(pair.bank)]) == 0
 
 

@@ -32,7 +32,7 @@ def check_party(config: PartyConfig) -> dict[str, Any]:
     found = {"party": config.name, "role": config.role, "rows": len(table), "plan": plan.digest()}
     ask = _ask if config.role == "feature" else _wait
     ask(config, plan)
-    return {**found, "peer": list(config.peers), "peer_answers": True, "plans_agree": True}
+    return {**found, "peer": ", ".join(config.peers), "peer_answers": True, "plans_agree": True}
 
 
 def _ask(config: PartyConfig, plan: Plan) -> None:
