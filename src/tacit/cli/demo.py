@@ -1,4 +1,4 @@
-"""``tacit demo``: the main job in a minute, with nothing but what is embedded."""
+"""``tacit demo``: the main job in a minute and a half, with nothing but what is embedded."""
 
 from __future__ import annotations
 
