@@ -1,4 +1,4 @@
-"""Two parties that are killed, cut off from each other and slowed down, and end as if never.
+"""Parties that are killed, cut off from each other and slowed down, and end as if never.
 
 Each case trains twice from the same secrets, once disturbed and once not, and compares everything
 that is left: weights, optimisers, ledger, journal and history, bit by bit.
@@ -19,7 +19,7 @@ from subprocess import DEVNULL, PIPE, Popen, run
 from time import monotonic, sleep
 from typing import Any, final
 
-from parties import Pair, differences  # type: ignore[import-not-found]
+from parties import Pair, Quartet, differences  # type: ignore[import-not-found]
 from party_processes import AS_TYPED, Training, train  # type: ignore[import-not-found]
 
 SEED = 20
@@ -41,26 +41,29 @@ class Case:
     epochs: int = 4
     kills: int = 0
     address: str | None = None
+    several: bool = False
     happened: Counter[str] = field(default_factory=Counter)
 
     def pair(self, folder: Path) -> Any:  # noqa: ANN401 - of the tests, without types
-        """Make the two companies of this case."""
+        """Make the companies of this case: two, or a label party with three feature parties."""
         bank = {
             "protect": self.protect,
             "labels": self.labels,
             "attacks": ["norm"],
             "monitor_every": 16,
         }
-        return Pair(folder, rows=1600, epochs=self.epochs, batch_size=16, save_every=25, bank=bank,
+        kind = Quartet if self.several else Pair
+        return kind(folder, rows=1600, epochs=self.epochs, batch_size=16, save_every=25, bank=bank,
                     address=self.address)  # fmt: skip
 
 
 def killed(case: Case, pair: Any) -> None:  # noqa: ANN401
-    """Kill one side or both at a random moment, start them again, many times."""
+    """Kill one party or two at a random moment, start them again, many times."""
     rng = random.Random(SEED)  # noqa: S311 - moments are no secret
+    parties = ["bank", *pair.features]
     with Training(pair, command=AS_TYPED) as training:
         while case.kills > sum(case.happened.values()):
-            victims = rng.choice([PARTIES[:1], PARTIES[1:], PARTIES[:1], PARTIES[1:], PARTIES])
+            victims = rng.sample(parties, rng.choice([1, 1, 1, 1, 2]))
             moment = rng.choice(MOMENTS)
             moment(training, victims[-1], rng)
             training.kill(*victims)
@@ -203,6 +206,7 @@ def cases() -> list[Case]:
         Case("killed", marvell, killed, epochs=16, kills=50),
         Case("killed", "none", killed, kills=6),
         Case("killed", "none", killed, labels="rr(epsilon=1.0)", kills=6),
+        Case("killed, three feature parties", marvell, killed, epochs=10, kills=30, several=True),
         Case("cut off", marvell, cut_off, address=address),
         Case("slow", marvell, slowed, address=address),
     ]

@@ -170,7 +170,7 @@ class Training:
         self._all.close()
 
 
-AS_TYPED = {"bank": [], "platform": []}
+AS_TYPED = {name: [] for name in ("bank", "platform", "bureau", "registry")}
 
 
 def train(pair, *, command=None, timeout=PATIENCE):

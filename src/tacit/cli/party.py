@@ -14,6 +14,7 @@ from tacit.errors import UsageError
 
 if TYPE_CHECKING:
     from tacit.runtime.session import Step
+    from tacit.runtime.state_folder import StateFolder
     from tacit.study.party_config import PartyConfig
 
 __all__ = ["ConfigFile", "Log", "party", "show"]
@@ -61,19 +62,27 @@ def _run(config: PartyConfig) -> dict[str, Any]:
     log(f"{config.role} party, model {config.model}, {config.epochs} epochs with {others}")
     if config.matching == "clear":
         log("ids are matched in the clear: the label party sees every id of a feature party")
-    with StateFolder(config.state) as folder:
-        if config.role == "feature":
-            from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
+    try:
+        with StateFolder(config.state) as folder:
+            return _train(config, folder, log)
+    except KeyboardInterrupt:
+        log("stopped: the same command goes on from the last checkpoint")
+        raise
 
-            return FeatureCompany(config, folder, log=log).run(log.step)
-        from tacit.study.label_company import LabelCompany, listen  # noqa: PLC0415 - loads torch
 
-        with (
-            closing(LabelCompany(config, folder, log=log)) as company,
-            closing(listen(config, log)) as listener,
-        ):
-            log(f"listening on {listener.address} for {others}")
-            return company.run(listener, log.loss)
+def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]:
+    if config.role == "feature":
+        from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
+
+        return FeatureCompany(config, folder, log=log).run(log.step)
+    from tacit.study.label_company import LabelCompany, listen  # noqa: PLC0415 - loads torch
+
+    with (
+        closing(LabelCompany(config, folder, log=log)) as company,
+        closing(listen(config, log)) as listener,
+    ):
+        log(f"listening on {listener.address} for {' and '.join(config.peers)}")
+        return company.run(listener, log.loss)
 
 
 def _allow(config: PartyConfig, step: int) -> dict[str, Any]:

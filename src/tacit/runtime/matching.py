@@ -8,7 +8,7 @@ so learns which of its own ids all the others have.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, final
@@ -21,7 +21,7 @@ from tacit.errors import InputError
 from tacit.runtime.clear_ids import hear_ids, show_ids
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Align
-from tacit.runtime.psi import PsiSide, workers
+from tacit.runtime.psi import Matched, PsiSide, workers
 
 __all__ = ["Common", "Matching", "find_common", "join_common"]
 
@@ -60,11 +60,13 @@ class Matching:
         ids: of this party's table, each once.
         private: whether ids are matched without showing those that are not common.
         held: a matching that was done before, for which no other is done if all still have it.
+        log: hears how many ids each side has; the other side has learned the same.
     """
 
     ids: Ids
     private: bool
     held: Common | None = None
+    log: Callable[[str], None] = lambda _: None
 
     def common(self, order: Places, digest: str) -> Common:
         """Return common examples by their rows here."""
@@ -80,7 +82,11 @@ def join_common(connection: Connection, matching: Matching) -> Common:
         connection.send(Align(held=held.digest))
         if connection.receive(Align).held == held.digest:
             return held
-    rows = (_meet if matching.private else show_ids)(connection, matching.ids)
+    if matching.private:
+        matching.log(f"matching {len(matching.ids)} ids in private")
+        rows = _meet(connection, matching)
+    else:
+        rows = show_ids(connection, matching.ids)
     connection.send(Align(count=len(rows)))
     answer = connection.receive(Align)
     if answer.held is None:
@@ -101,10 +107,14 @@ def find_common(connections: Sequence[Connection], matching: Matching) -> Common
             connection.send(Align(held=held.digest))
         return held
     rows = []
-    match = _host if matching.private else hear_ids
     for connection, message in zip(connections, asked, strict=True):
+        first = _anew(connection, message)
         with connection.blamed():
-            rows.append(match(connection, matching.ids, _anew(connection, message)))
+            rows.append(
+                _host(connection, matching, first)
+                if matching.private
+                else hear_ids(connection, matching.ids, first)
+            )
     chosen = rows[0][np.all([np.isin(rows[0], other) for other in rows], axis=0)]
     digest = _digest(matching.ids, chosen, private=matching.private)
     for connection, shared in zip(connections, rows, strict=True):
@@ -120,34 +130,40 @@ def _anew(connection: Connection, message: Align) -> Align:
     return connection.receive(Align)
 
 
-def _meet(connection: Connection, ids: Ids) -> Places:
+def _meet(connection: Connection, matching: Matching) -> Places:
     """Find the common ids in private, as the one who asks."""
     with ExitStack() as stack:
-        pool = stack.enter_context(workers()) if len(ids) > _FEW else None
-        side = PsiSide("feature", ids, executor=pool)
+        pool = stack.enter_context(workers()) if len(matching.ids) > _FEW else None
+        side = PsiSide("feature", matching.ids, executor=pool)
         message: bytes | None = side.start()
         with connection.blamed():
             while message is not None:
                 connection.send(Align(sealed=_sealed(message)))
                 message = side.answer(_opened(connection, connection.receive(Align)))
-        return side.result().rows
+        return _told(side.result(), matching)
 
 
-def _host(connection: Connection, ids: Ids, first: Align) -> Places:
+def _host(connection: Connection, matching: Matching, first: Align) -> Places:
     """Find the common ids in private, as the one who answers; the last count stays unanswered."""
     with ExitStack() as stack:
-        pool = stack.enter_context(workers()) if len(ids) > _FEW else None
-        side, message = PsiSide("label", ids, executor=pool), first
+        pool = stack.enter_context(workers()) if len(matching.ids) > _FEW else None
+        side, message = PsiSide("label", matching.ids, executor=pool), first
         while True:
             answer = side.answer(_opened(connection, message))
             connection.send(Align(sealed=_sealed(answer or b"")))
             message = connection.receive(Align)
             if side.done:
                 break
-        rows = side.result().rows
+        rows = _told(side.result(), matching)
     if message.count != len(rows):
         raise connection.wrong(f"{len(rows)} ids are common, the feature party has {message.count}")
     return rows
+
+
+def _told(found: Matched, matching: Matching) -> Places:
+    matching.log(f"{len(found)} ids are common, of {found.own_count} here and "
+                 f"{found.peer_count} there")  # fmt: skip
+    return found.rows
 
 
 def _tell(connection: Connection, shared: Places, chosen: Places, digest: str) -> None:

@@ -160,7 +160,7 @@ class FeatureCompany:
         return results
 
     def _matching(self) -> Matching:
-        return matching_of(self.config, self.folder, self.table)
+        return matching_of(self.config, self.folder, self.table, self._log)
 
     def _aligned(self, common: Common) -> None:
         self._common = common

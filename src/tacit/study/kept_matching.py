@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,9 +18,16 @@ __all__ = ["keep_matching", "matching_of"]
 ROWS, FACTS = "matching.npy", "matching.json"
 
 
-def matching_of(config: PartyConfig, folder: StateFolder, table: data.PartyTable) -> Matching:
+def matching_of(
+    config: PartyConfig, folder: StateFolder, table: data.PartyTable, log: Callable[[str], None]
+) -> Matching:
     """Return this party's side of the matching, with what was found before if it still holds."""
-    return Matching(ids=table.ids, private=config.matching == "private", held=_held(folder, table))
+    return Matching(
+        ids=table.ids,
+        private=config.matching == "private",
+        held=_held(folder, table),
+        log=log,
+    )
 
 
 def keep_matching(folder: StateFolder, table: data.PartyTable, common: Common) -> None:

@@ -156,7 +156,7 @@ class LabelCompany:
                       "never finished were cut off; nothing was sent for it")  # fmt: skip
 
     def _matching(self) -> Matching:
-        return matching_of(self.config, self.folder, self.table)
+        return matching_of(self.config, self.folder, self.table, self._log)
 
     def _aligned(self, common: Common) -> None:
         self._common = common
