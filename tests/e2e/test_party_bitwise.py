@@ -1,10 +1,21 @@
 """Two processes, two threads and a plain PyTorch loop: three ways to the same weights."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from parties import KEY, SECRET, Pair, as_arrays, differences, rows_of, same_bits, train_here
+from parties import (
+    KEY,
+    SECRET,
+    Pair,
+    as_arrays,
+    configure,
+    differences,
+    rows_of,
+    same_bits,
+    train_here,
+)
 from party_processes import train
 from tacit import Guard, data, nets
 from tacit.rng import Key
@@ -82,3 +93,17 @@ def test_another_noise_key_ends_elsewhere(tmp_path, monkeypatch):
         train_here(pair, monkeypatch)
     assert not same_bits(*(p.checkpoint("bank")[0]["model"] for p in (first, other)))
     assert "journal: other releases" in differences(first, other)
+
+
+def test_half_the_bytes_on_the_wire_end_near_by(tmp_path, monkeypatch):
+    bank = {"protect": "none", "attacks": []}
+    whole = Pair(tmp_path / "whole", epochs=1, batch_size=64, bank=bank)
+    narrow = whole.copy(tmp_path / "narrow")
+    for config in (narrow.bank, narrow.platform):
+        configure(config, wire="bfloat16")
+    train_here(whole, monkeypatch)
+    train(narrow)
+    first, second = (p.checkpoint("platform")[0]["model"] for p in (whole, narrow))
+    assert not same_bits(first, second)
+    for name, weight in first.items():
+        assert np.allclose(weight, second[name], atol=0.02), name

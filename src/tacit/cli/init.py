@@ -18,6 +18,7 @@ BANK, PLATFORM = "bank", "platform"
 _SHARED = """
 model = "mlp(hidden=32)"         # see tacit list models
 lr = 3e-3                        # this party's own
+weight_decay = 0.0               # the same; randomised labels want some, such as 0.003
 
 # Both sides must say the same here; it is compared when they meet.
 epochs = 5

@@ -60,9 +60,12 @@ class LabelEnd(ABC):
         """Return predicted probabilities."""
 
 
-def adam(model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    """Return Adam in its fused form: one pass over the weights instead of many small ones."""
-    return torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+def adam(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """Return Adam in its fused form: one pass over the weights instead of many small ones.
+
+    ``weight_decay`` is an L2 penalty on all weights.
+    """
+    return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
 
 
 @final

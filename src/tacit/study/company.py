@@ -170,7 +170,7 @@ class FeatureCompany:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
         config = self.config
         bottom = bottom_of(config, self.table)
-        optimizer = adam(bottom, config.lr)
+        optimizer = adam(bottom, config.lr, weight_decay=config.weight_decay)
         source = self.table.source(self._common.order)
         party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer)
         if config.record:

@@ -177,7 +177,7 @@ class LabelCompany:
             self.measures.number(randomized.numbers)
         seed = int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1
         top = top_of(config, self.table, seed=seed)
-        optimizer = adam(top, config.lr)
+        optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
         party = LabelParty(
             top,
             labels,

@@ -40,6 +40,7 @@ class PartyConfig(BaseModel):
     model: str = "wdl"
     cut: int | None = Field(default=None, ge=1)
     lr: float = Field(default=1e-4, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
     threads: int = Field(default=1, ge=1)
     wait: float = Field(default=600, gt=0)
 

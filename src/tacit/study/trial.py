@@ -137,10 +137,7 @@ class Trial:
         return features, label, layers
 
     def _optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        optimizer = adam(model, self.config.lr)
-        for group in optimizer.param_groups:
-            group["weight_decay"] = self.config.weight_decay
-        return optimizer
+        return adam(model, self.config.lr, weight_decay=self.config.weight_decay)
 
     def _guard(self, watch: Watcher) -> Guard:
         config = self.config
