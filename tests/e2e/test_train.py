@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,11 @@ def test_an_interrupt_leaves_a_usable_run_directory(tmp_path):
     out = tmp_path / "run"
     words = [TACIT, "train", "--dataset", "ads", "--rows", "20000", "--epochs", "500",
              "--threads", "1", "--out", str(out)]  # fmt: skip
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)  # noqa: S603
+    # Whoever runs the tests in the background ignores interrupts, and so would this process.
+    attentive = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(  # noqa: S603
+        words, stderr=subprocess.DEVNULL, preexec_fn=attentive
+    )
     try:
         deadline = time.monotonic() + 120
         metrics = out / "metrics.jsonl"
