@@ -78,7 +78,7 @@ def test_four_processes_one_process_and_a_plain_loop_agree(tmp_path, monkeypatch
     assert not same_bits(*first), "each has weights of its own"
 
 
-def test_a_late_party_and_killed_ones(tmp_path, monkeypatch):
+def test_killed_parties_end_as_if_nothing_had_been(tmp_path, monkeypatch):
     run = quartet(tmp_path / "run", epochs=4)
     alone = run.copy(tmp_path / "alone")
     train_here(alone, monkeypatch)

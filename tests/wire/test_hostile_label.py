@@ -120,6 +120,19 @@ def as_ids(answer):
     return act
 
 
+def as_count(*answers):
+    """Have every id that is shown, then answer how many are common to all, and which."""
+
+    def act(liar):
+        liar.greet()
+        while (asked := liar.hear(Align)).ids is not None:
+            liar.say(asked)
+        for answer in answers:
+            liar.say(answer)
+
+    return act
+
+
 def after(steps, *things):
     return lambda liar: (liar.serve(steps), liar.say(*things))
 
@@ -144,6 +157,15 @@ LIES = {
     "numbers as ids": (
         as_ids(lambda asked: Align(count=1, ids=torch.tensor([1]))), "ids are numbers there"
     ),
+    "more than there are": (as_count(Align(count=10**9)), "1000000000 cannot be everyone's"),
+    "places that are none": (
+        as_count(Align(count=2), Align(count=2, ids=torch.tensor([0, -1]))), "places below"
+    ),
+    "a place twice": (
+        as_count(Align(count=2), Align(count=2, ids=torch.tensor([3, 3]))), "places below"
+    ),
+    "no name": (as_count(Align(count=1), Align(count=1, ids=torch.tensor([3])), Align(count=1)),
+                "gave the matching no name"),
     "a goodbye for ids": (as_ids(lambda asked: Checkpoint(step=0)), "checkpoint is not allowed"),
     "another width": (as_gradient(gradient(0, tensor(32, 31))), "like its embedding, got"),
     "more rows": (as_gradient(gradient(0, tensor(33, 32))), "like its embedding, got"),

@@ -185,6 +185,8 @@ def _tell(connection: Connection, shared: Places, chosen: Places, digest: str) -
 
 def _places(connection: Connection, count: int, *, below: int) -> Places:
     """Return where the examples that everyone has are among those shared with the label party."""
+    if count > below:  # before anything is asked for: the peer does not decide about memory
+        raise connection.wrong(f"of {below} ids in common, {count} cannot be everyone's")
     found: list[Places] = []
     while sum(map(len, found)) < count:
         connection.send(Align(count=below))
