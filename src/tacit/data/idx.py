@@ -69,9 +69,8 @@ def _pair(images: Path, labels: Path) -> tuple[Array, Array]:
     pixels = _read(images, _IMAGES, "images", sizes=3)
     numbers = _read(labels, _LABELS, "labels", sizes=1)
     if pixels.shape[1:] != (_SIDE, _SIDE):
-        raise InputError(
-            f"{images}: images must be {_SIDE} x {_SIDE}, got {' x '.join(map(str, pixels.shape[1:]))}"
-        )
+        height, width = pixels.shape[1:]
+        raise InputError(f"{images}: images must be {_SIDE} x {_SIDE}, got {height} x {width}")
     if len(pixels) != len(numbers):
         raise InputError(
             f"{images} has {len(pixels)} images and {labels.name} {len(numbers)} labels: "

@@ -96,8 +96,8 @@ def _write_pixels(found: Pictures, path: Path) -> tuple[list[float], list[float]
     with npy_file(path, np.dtype(np.uint8), (rows, pixels)) as file:
         for block in found.blocks:
             np.ascontiguousarray(block, dtype=np.uint8).tofile(file)
-            for channel, counts in enumerate(levels):
-                counts += np.bincount(block[:, channel].ravel(), minlength=256)
+            for channel in range(len(levels)):
+                levels[channel] += np.bincount(block[:, channel].ravel(), minlength=256)
     shares = levels / levels.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255.0
     mean = shares @ values

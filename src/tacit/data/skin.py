@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import csv
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ _NO_JPEG = (
 )
 
 
-def _decode(opened: partial[object], path: Path) -> Array:
+def _decode(opened: Callable[..., Any], path: Path) -> Array:
     """Return one image as [3, 84, 84] bytes; whole multiples are shrunk while decoding."""
     try:
         with opened(path) as image:
@@ -135,7 +136,7 @@ def _decode(opened: partial[object], path: Path) -> Array:
 
 
 def _ham10000(path: Path) -> Pictures:
-    """Read an ``.npz`` with ``image`` [N, h, w, 3] bytes, ``melanoma``, ``image_id``, ``lesion_id``."""
+    """Read an ``.npz`` whose ``image`` is [N, height, width, 3] bytes."""
     names = ("image", "melanoma", "image_id", "lesion_id")
     try:
         with np.load(path, allow_pickle=False) as file:

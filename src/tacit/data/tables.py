@@ -130,8 +130,8 @@ def split(table: Table, *, seed: int) -> tuple[Array, Array]:
     """Return the training and the test rows, each shuffled; every row is in exactly one.
 
     The test part is ``table.fixed_test`` where there is one, and otherwise a random
-    ``table.test_fraction`` of the rows, or of the groups where there are any. A part with a single class is refused: nothing could be
-    learned from it or measured on it.
+    ``table.test_fraction`` of the rows, or of the groups where there are any. A part with a
+    single class is refused: nothing could be learned from it or measured on it.
     """
     shuffled = permutation(len(table), "split", _natural("seed", seed))
     if table.fixed_test is not None:
@@ -139,7 +139,9 @@ def split(table: Table, *, seed: int) -> tuple[Array, Array]:
     elif table.groups is not None:
         _, group = np.unique(np.asarray(table.groups), return_inverse=True)
         count = int(group.max()) + 1
-        drawn = permutation(count, "split groups", seed)[: max(1, round(count * table.test_fraction))]
+        drawn = permutation(count, "split groups", seed)[
+            : max(1, round(count * table.test_fraction))
+        ]
         chosen = np.isin(group, drawn)[shuffled]
     else:
         chosen = np.arange(len(table)) < max(1, round(len(table) * table.test_fraction))

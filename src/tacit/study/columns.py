@@ -30,16 +30,19 @@ class Reader:
     ) -> None:
         if bins is not None and not table.numeric_names:
             raise UsageError(f"--bins {bins}: {table.name} has no numbers to encode: leave it out")
+        if bins is not None and table.image is not None:
+            raise UsageError(f"--bins {bins}: {table.name} has images, not numbers: leave it out")
         self._table, self._bins, self._rows = table, bins, rows
         self._encodings: dict[data.Columns, Bins] = {}
         self._last: dict[data.Columns, tuple[Tensor, tuple[Tensor, Tensor]]] = {}
 
     def inputs(self, columns: data.Columns) -> nets.Inputs:
         """Return how many numbers and which categories the columns hold."""
-        encoding = self._encoding(columns)
+        encoding, form = self._encoding(columns), self._table.image
         return nets.Inputs(
             numeric=len(columns.numeric) if encoding is None else encoding.width,
             cardinalities=tuple(self._table.cardinalities[i] for i in columns.categorical),
+            image=None if form is None or form.pixels != len(columns) else form.shape,
         )
 
     def source(self, columns: data.Columns) -> Source:
