@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tacit.errors import InputError
 from tacit.nets.base import Architecture, Inputs, logit_count
 from tacit.nets.initial import Init, generator
-from tacit.nets.stack import Layer, Own, Stack
+from tacit.nets.stack import Layer, Own, Stack, refuse_columns
 from tacit.spec import require
 
 __all__ = ["Block", "ImageBottom", "ImageStacked", "ImageTop", "Shape"]
@@ -138,7 +138,9 @@ class ImageTop(nn.Module):
     ) -> Tensor:
         """Return logits, ``[B]`` for two classes and ``[B, classes]`` for more."""
         logits = _through(self.layers, z.reshape(-1, *self.shape))
-        if self.own is not None:
+        if self.own is None:
+            refuse_columns(numeric, categorical)
+        else:
             logits = logits + self.own(numeric, categorical, check=check)
         return logits.squeeze(1) if self.single else logits
 
