@@ -139,7 +139,7 @@ def _ham10000(path: Path) -> Pictures:
     """Read an ``.npz`` whose ``image`` is [N, height, width, 3] bytes."""
     names = ("image", "melanoma", "image_id", "lesion_id")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             images, labels, ids, lesions = (file[name] for name in names)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
