@@ -92,7 +92,7 @@ def reproduce(
         on=on,
         workers=1 if study.alone else workers,
         address=address,
-        task=study.task,
+        task=study.full_task or study.task if full else study.task,
         observer=observer,
     )
     done = [record for record in records if record.done]

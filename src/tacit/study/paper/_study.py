@@ -99,6 +99,7 @@ class Study:
         departs: what differs from the paper at either scale.
         published: the paper's own numbers.
         task: what a worker does with a configuration.
+        full_task: the same for ``--full``, where that differs.
         alone: one trial at a time, because it measures time.
     """
 
@@ -112,6 +113,7 @@ class Study:
     departs: Sequence[str] = ()
     published: Sequence[Published] = ()
     task: str = TRAIN
+    full_task: str | None = None
     alone: bool = False
 
     @property
