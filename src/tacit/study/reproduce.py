@@ -149,9 +149,7 @@ def _cell(cell: object) -> object:
     return {**asdict(cell), "text": str(cell)} if isinstance(cell, Spread) else cell
 
 
-def _write(
-    out: Path, record: dict[str, Any], finding: Finding, records: Sequence[Record]
-) -> None:
+def _write(out: Path, record: dict[str, Any], finding: Finding, records: Sequence[Record]) -> None:
     files = {"json": "result.json", "page": "page.html", "table": "table.md", "rows": "rows.csv"}
     plain = [asdict(replace(one, results=_slim(one))) for one in records]
     for place, (leak, worth) in enumerate(finding.tradeoffs, 1):

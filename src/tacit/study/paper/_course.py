@@ -24,9 +24,7 @@ def course(record: Record, place: str, attack: str) -> tuple[list[float], list[f
     return steps, [values.get(attack) for values in found]
 
 
-def course_plot(
-    drawn: Sequence[tuple[str, Record, str]], *, attack: str, title: str
-) -> Plot:
+def course_plot(drawn: Sequence[tuple[str, Record, str]], *, attack: str, title: str) -> Plot:
     """Return one line per (name, record, place): the leak AUC over the steps of a training."""
     lines = []
     for style, (name, record, place) in enumerate(drawn):

@@ -51,9 +51,9 @@ def observed(config: TrainConfig) -> dict[str, Any]:
     all as quantiles; the leak AUC of norm and cosine. It ends after five looks.
     """
     trial = Trial(config)
-    if trial.steps < _LOOKS * config.monitor_every:
+    if trial.steps <= _LOOKS * config.monitor_every:
         raise UsageError(
-            f"monitor_every = {config.monitor_every}: five looks need "
+            f"monitor_every = {config.monitor_every}: five looks need more than "
             f"{_LOOKS * config.monitor_every} steps, there are {trial.steps}: give more epochs"
         )
     caught = _Caught(trial.features[0])
@@ -69,10 +69,9 @@ def observed(config: TrainConfig) -> dict[str, Any]:
                 truth = np.asarray(trial.table.labels)[rows.numpy()]
                 looks.append({"step": step - 1, "epoch": (step - 1) / len(batches),
                               **_look(caught.gradient, probs, truth, rng)})  # fmt: skip
-                if len(looks) == _LOOKS:
-                    return {"looks": looks}
-    # The last look would be at the batch after the end.
-    return {"looks": looks}
+            if len(looks) == _LOOKS:
+                return {"looks": looks}
+    raise UsageError("the training ended before the fifth look")
 
 
 def _look(gradient: Tensor, probs: Tensor, truth: Any, rng: np.random.Generator) -> dict[str, Any]:  # noqa: ANN401

@@ -30,9 +30,35 @@ LEAKS = {
     "cosine, first layer": "layers.layer1.cosine.q95",
 }
 # Less loss is better, more AUC is better.
-WORTHS = {"train loss": ("train.loss", -1), "test loss": ("test.loss", -1), "test AUC": ("test.auc", 1)}
+WORTHS = {
+    "train loss": ("train.loss", -1),
+    "test loss": ("test.loss", -1),
+    "test AUC": ("test.auc", 1),
+}
 _STRENGTHS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
-_MANY = (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 11, 16, 22, 32, 45, 64, 90)
+_MANY = (
+    0.05,
+    0.1,
+    0.15,
+    0.25,
+    0.35,
+    0.5,
+    0.7,
+    1,
+    1.4,
+    2,
+    2.8,
+    4,
+    5.6,
+    8,
+    11,
+    16,
+    22,
+    32,
+    45,
+    64,
+    90,
+)
 _ISIC = ("isic", "ham10000")
 _CLOSE = 0.02
 
