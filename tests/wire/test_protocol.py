@@ -400,7 +400,7 @@ def test_a_plan_has_no_field_for_what_one_side_must_keep():
     names = {field.name for field in dataclasses.fields(Plan)}
     assert names == {"epochs", "batch_size", "order_seed", "cut", "purpose", "matching",
                      "test_percent", "save_every", "wire_bits", "wire_version",
-                     "order_version", "plan_version"}  # fmt: skip
+                     "order_version", "plan_version", "workers", "worker"}  # fmt: skip
     secret = ("protect", "guard", "noise", "key", "label", "mechanism", "epsilon", "budget", "loss",
               "prior", "positive", "class", "objective", "secret")  # fmt: skip
     assert not [n for n in names if any(word in n for word in secret)]

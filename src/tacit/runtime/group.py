@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar, final
+from typing import Any, NoReturn, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -95,8 +94,7 @@ class Group:
         total = values.detach().clone().contiguous()
         options = dist.AllreduceOptions()
         options.timeout = PATIENCE
-        with self._together() as links:
-            _finish(links.allreduce([total], options))
+        self._do(lambda links: links.allreduce([total], options))
         return total
 
     def gather(self, piece: Tensor) -> list[Tensor] | None:
@@ -105,12 +103,11 @@ class Group:
         options.rootRank, options.timeout = 0, PATIENCE
         piece = piece.detach().contiguous()
         pieces = [torch.empty_like(piece) for _ in range(self.workers)] if self.first else []
-        with self._together() as links:
-            _finish(links.gather([pieces] if self.first else [], [piece], options))
+        self._do(lambda links: links.gather([pieces] if self.first else [], [piece], options))
         return pieces if self.first else None
 
     def gather_rows(self, rows: Tensor) -> Tensor | None:
-        """Return the rows of all workers at worker 0, one after the other, however many each has."""
+        """Return the rows of all workers at worker 0, in their order, however many each has."""
         counts = torch.zeros(self.workers, dtype=torch.int64)
         counts[self.worker] = len(rows)
         counts = self.add(counts)
@@ -127,8 +124,7 @@ class Group:
         options.rootRank, options.timeout = 0, PATIENCE
         share = torch.empty_like(like)
         shares = [] if whole is None else [list(whole.detach().contiguous().chunk(self.workers))]
-        with self._together() as links:
-            _finish(links.scatter([share], shares, options))
+        self._do(lambda links: links.scatter([share], shares, options))
         return share
 
     def tell(
@@ -188,22 +184,18 @@ class Group:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor, options.timeout = 0, 0, limit
         if values.numel():
-            with self._together() as links:
-                _finish(links.broadcast([values], options))
+            self._do(lambda links: links.broadcast([values], options))
         return values
 
-    @contextmanager
-    def _together(self) -> Any:  # noqa: ANN401 - gloo has no types
+    def _do(self, start: Callable[[Any], Any]) -> None:
+        """Carry out one piece of work among all workers."""
         if self._links is None:
             self._fail("the workers are not together")
-        try:
-            yield self._links
-        except RuntimeError as error:
-            if isinstance(error, TacitError):
-                raise
-            self._fail(f"a worker of {self._meeting.party} is gone ({_short(error)})")
+        problem = _problem(start, self._links)
+        if problem is not None:
+            self._fail(f"a worker of {self._meeting.party} is gone ({problem})")
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str) -> NoReturn:
         self.leave()
         self._why = why
         raise GroupLostError(why)
@@ -216,6 +208,15 @@ def _linked(met: Round, worker: int, workers: int) -> Any:  # noqa: ANN401 - glo
     options._devices = [gloo.create_device(hostname=met.host)]
     options._timeout = _CONNECTING
     return gloo(met.store, worker, workers, options)
+
+
+def _problem(start: Callable[[Any], Any], links: Any) -> str | None:  # noqa: ANN401 - as above
+    """Return what went wrong with some work; an error that is kept would keep the links open."""
+    try:
+        _finish(start(links))
+    except RuntimeError as error:
+        return _short(error)
+    return None
 
 
 def _finish(work: Any) -> None:  # noqa: ANN401 - gloo has no types

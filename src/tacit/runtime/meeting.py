@@ -162,8 +162,10 @@ class Meeting:
             why = f"does not answer at {self._address}"
             try:
                 store, host = self._call()
-                number = store.get("round").decode()
-                if store.check([f"{number}/closed"]):
+                number = store.get("round").decode() if store.check(["round"]) else None
+                if number is None:
+                    pass  # worker 0 is about to open the first round
+                elif store.check([f"{number}/closed"]):
                     why = "has all its workers, or has not noticed that one was lost,"
                 elif self._signed(store, number, patience):
                     return Round(store=_dist.PrefixStore(f"{number}/group", store), host=host)

@@ -20,6 +20,8 @@ __all__ = ["Plan"]
 PLAN_VERSION = 1
 ORDER_VERSION = 1
 MOST_CUT_DIMS = 3
+LATER: dict[str, object] = {"workers": 1, "worker": 0}
+"""Fields that a plan's text leaves out where they have these values, as it was before them."""
 
 
 @final
@@ -94,12 +96,17 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan's one JSON text: sorted keys, no spaces."""
-        return canonical(asdict(self)).decode()
+        content = asdict(self)
+        return canonical({n: v for n, v in content.items() if LATER.get(n) != v}).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """Return the plan of a text that :meth:`to_json` wrote; any other text is refused."""
-        content = parse(text.encode(errors="surrogatepass"))
+        written = parse(text.encode(errors="surrogatepass"))
+        for name, value in LATER.items():
+            if written.get(name) == value:
+                raise InputError(f"a plan's {name} is left out where it is {value}, got it written")
+        content = {**LATER, **written}
         wanted = {field.name for field in fields(cls)}
         if content.keys() != wanted:
             name = min(content.keys() ^ wanted)

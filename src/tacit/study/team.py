@@ -114,7 +114,7 @@ class Alone(Team):
 
     def releasing(
         self,
-        labels: Tensor,
+        labels: Tensor,  # noqa: ARG002
         journal: Journal | None,
         *,
         scope: bytes,
