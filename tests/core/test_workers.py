@@ -111,8 +111,8 @@ def test_worker_0_that_does_not_come_is_named():
 
 
 def test_a_worker_that_comes_twice_is_told():
-    first, one, _ = meetings(3, wait=5)
-    twin = Meeting(one._address, party="bank", worker=1, workers=3, wait=5, facts=one._facts,
+    first, one, _ = meetings(3, wait=1.5)
+    twin = Meeting(one._address, party="bank", worker=1, workers=3, wait=1.5, facts=one._facts,
                    log=lambda _: None)  # fmt: skip
     threading.Thread(target=lambda: at_once(first.meet), daemon=True).start()
     said = [str(error) for error in at_once(one.meet, twin.meet)]

@@ -7,6 +7,7 @@ is not encrypted; see ``meeting``.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -17,9 +18,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tacit.errors import BudgetError, LostError, PeerError, TacitError
+from tacit.runtime.line import Line
 from tacit.runtime.meeting import Meeting, Round
 
-__all__ = ["LONGEST", "Group", "GroupLostError"]
+__all__ = ["LONGEST", "WATCH", "Group", "GroupLostError"]
 
 Made = TypeVar("Made")
 
@@ -27,6 +29,7 @@ PATIENCE = timedelta(minutes=10)
 """How long a worker may be busy; one that has ended is noticed at once."""
 LONGEST = timedelta(days=2)
 """How long the others may wait while worker 0 matches ids."""
+WATCH = 0.5
 _ATTEMPTS = 5
 _CONNECTING = timedelta(seconds=30)
 _SHORTEST, _LONGEST = 2e-5, 0.02
@@ -60,6 +63,10 @@ class Group:
         self.worker, self.workers = meeting.worker, meeting.workers
         self._links: Any = None
         self._why: str | None = None
+        self._round: Round | None = None
+        self._lines: list[Line] = []
+        self._over = threading.Event()
+        self._broken = threading.Event()
 
     @property
     def first(self) -> bool:
@@ -69,6 +76,8 @@ class Group:
     def form(self, *, limit: float | None = None) -> None:
         """Come together with the other workers, whoever was there before."""
         self.leave()
+        if self._round is not None:
+            self._round.give_up()
         if self._why is not None:
             self._log(f"{self._why}: nothing is done until all {self.workers} workers are here")
             self._why = None
@@ -83,11 +92,41 @@ class Group:
                         f"({_short(error)}): let them reach any port of each other"
                     ) from None
             else:
+                self._round, self._over, self._broken = met, threading.Event(), threading.Event()
+                watch = (met, self._over, self._broken)
+                threading.Thread(target=self._watch, args=watch, daemon=True).start()
                 return
 
     def leave(self) -> None:
-        """Close the links to the other workers, who notice it."""
+        """Close the links to the other workers, who notice it as soon as they need this one."""
+        self._over.set()
         self._links = None
+        self._lines = []
+
+    def hold(self, line: Line) -> Line:
+        """Return a line to the other party, which ends when a worker gives the round up."""
+        self._lines.append(line)
+        self.check()
+        return line
+
+    def check(self) -> None:
+        """Raise if a worker has given the round up."""
+        if self._broken.is_set():
+            for line in self._lines:
+                line.close()
+            self._fail(f"another worker of {self._meeting.party} begins again")
+
+    def _watch(self, met: Round, over: threading.Event, broken: threading.Event) -> None:
+        """End this worker's lines when another gives up.
+
+        It may be waiting for the other party, and that for the worker which is gone.
+        """
+        while not over.wait(WATCH):
+            if met.broken():
+                broken.set()
+                for line in list(self._lines):
+                    line.close()
+                return
 
     def add(self, values: Tensor) -> Tensor:
         """Return the sum over all workers, bitwise the same at each of them."""

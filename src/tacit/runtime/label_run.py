@@ -13,6 +13,7 @@ from tacit.errors import BudgetError, LostError, PeerError, SilenceError, UsageE
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Bye, Checkpoint
 from tacit.runtime.feature_run import stop_of
+from tacit.runtime.group import GroupLostError
 from tacit.runtime.journalled import KeptLabel
 from tacit.runtime.matching import Common, Matching, find_common
 from tacit.runtime.place import Place
@@ -64,6 +65,9 @@ class LabelRun:
                 guests = self.reception.gather(finished=self.place.finished())
             except SilenceError:
                 return "finished; not every feature party said goodbye"
+            except GroupLostError as error:
+                self.log(str(error))
+                continue
             try:
                 with ExitStack() as stack:
                     for guest in guests:

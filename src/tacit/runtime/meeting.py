@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, final
@@ -50,6 +51,18 @@ class Round:
 
     store: Store
     host: str
+
+    def broken(self) -> bool:
+        """Whether a worker has given the round up, or worker 0 is gone."""
+        try:
+            return self.store.check(["given up"])
+        except RuntimeError:
+            return True
+
+    def give_up(self) -> None:
+        """Let the others know that this worker needs another round."""
+        with suppress(RuntimeError):
+            self.store.set("given up", "")
 
 
 @final
@@ -107,7 +120,7 @@ class Meeting:
                               f"did not come to {self._address}",
                               f"start it with --worker {missing[0]}")  # fmt: skip
         store.set(f"{number}/closed", json.dumps(list(tokens.values())))
-        return Round(store=_dist.PrefixStore(f"{number}/group", store), host=self._host)
+        return _round(store, number, self._host)
 
     def _listen(self) -> Store:
         """Open the store, on the one address that was given and on no other."""
@@ -168,7 +181,7 @@ class Meeting:
                 elif store.check([f"{number}/closed"]):
                     why = "has all its workers, or has not noticed that one was lost,"
                 elif self._signed(store, number, patience):
-                    return Round(store=_dist.PrefixStore(f"{number}/group", store), host=host)
+                    return _round(store, number, host)
             except LostError:
                 raise
             except (RuntimeError, OSError):  # worker 0 is gone, or not there yet
@@ -204,6 +217,10 @@ class Meeting:
                 f"worker {self.worker} of {self.party} came twice: every worker needs its own "
                 f"number from 0 to {self.workers - 1}"
             )
+
+
+def _round(store: Store, number: int | str, host: str) -> Round:
+    return Round(store=_dist.PrefixStore(f"{number}/group", store), host=host)
 
 
 @final

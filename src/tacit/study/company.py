@@ -30,7 +30,7 @@ from tacit.runtime.state_folder import StateFolder
 from tacit.runtime.waiting import Waiting
 from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.party_config import PartyConfig
-from tacit.study.team import team_of
+from tacit.study.together import team_of
 
 __all__ = [
     "ENCODING",
@@ -147,7 +147,7 @@ class FeatureCompany:
             matching=self._matching,
             place=self.place,
             aligned=self._aligned,
-            dial=dialler(config),
+            dial=self.team.dialling(dialler(config)),
             timings=Timings(),
             waiting=waiting_for(config, self._log),
             log=self._log,

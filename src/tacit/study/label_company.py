@@ -38,7 +38,7 @@ from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.label_measures import LabelMeasures
 from tacit.study.label_parts import own_source, reception_of, top_of
 from tacit.study.party_config import PartyConfig
-from tacit.study.team import team_of
+from tacit.study.together import team_of
 from tacit.types import Cut, Release
 
 __all__ = ["LabelCompany"]
@@ -79,7 +79,7 @@ class LabelCompany:
         """Serve the feature party to the end; return what was measured."""
         config = self.config
         ended = LabelRun(
-            reception=reception_of(config, self.plan, listener, self._log),
+            reception=reception_of(config, self.plan, self.team.accepting(listener), self._log),
             plan=self.plan,
             matching=self._matching,
             place=self.place,

@@ -29,7 +29,7 @@ from tacit.study.company import Log, checkpoints_of, encoding_of
 from tacit.study.kept_matching import matching_of
 from tacit.study.label_parts import own_source, reception_of, top_of
 from tacit.study.party_config import PartyConfig
-from tacit.study.team import team_of
+from tacit.study.together import team_of
 
 __all__ = ["LabelWorker"]
 
@@ -60,8 +60,9 @@ class LabelWorker:
 
     def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
         """Serve the feature party's worker of the same number to the end."""
+        accepting = self.team.accepting(listener)
         ended = LabelRun(
-            reception=reception_of(self.config, self.plan, listener, self._log),
+            reception=reception_of(self.config, self.plan, accepting, self._log),
             plan=self.plan,
             matching=self._matching,
             place=self.place,
