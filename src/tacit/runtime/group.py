@@ -61,6 +61,7 @@ class Group:
         self._meeting = meeting
         self._log = log
         self.worker, self.workers = meeting.worker, meeting.workers
+        self.finished: Callable[[], bool] = lambda: False
         self._links: Any = None
         self._why: str | None = None
         self._round: Round | None = None
@@ -109,6 +110,10 @@ class Group:
         self.check()
         return line
 
+    def drop_ended(self) -> None:
+        """Let go of lines that are over, such as those of someone who was refused."""
+        self._lines = [line for line in self._lines if not getattr(line, "over", False)]
+
     def check(self) -> None:
         """Raise if a worker has given the round up."""
         if self._broken.is_set():
@@ -117,13 +122,18 @@ class Group:
             self._fail(f"another worker of {self._meeting.party} begins again")
 
     def _watch(self, met: Round, over: threading.Event, broken: threading.Event) -> None:
-        """End this worker's lines when another gives up.
+        """End this worker's lines when another gives up, and give up when one of them ends.
 
-        It may be waiting for the other party, and that for the worker which is gone.
+        Without it, workers of two parties could wait for each other in a circle: each for one that
+        is there, and none for the one that is not.
         """
         while not over.wait(WATCH):
-            if met.broken():
+            ended = any(getattr(line, "over", False) for line in list(self._lines))
+            if ended and self.finished():
+                return
+            if ended or met.broken():
                 broken.set()
+                met.give_up()
                 for line in list(self._lines):
                     line.close()
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -29,7 +29,7 @@ class _Done:
     loss: float | None = None
 
 
-class KeptLabel(LabelEnd):
+class KeptLabel(LabelEnd, ABC):
     """A label party whose releases are on record; ``party`` does the work."""
 
     party: LabelParty

@@ -8,6 +8,7 @@ this party's own machines can reach.
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import socket
@@ -109,18 +110,24 @@ class Meeting:
         """Wait for the others and close the round, as worker 0."""
         store = self._store = self._store or self._listen()
         self._number += 1
-        number, tokens = self._number, dict[int, str]()
-        store.set("round", str(number))
+        store.set("round", str(self._number))
+        self._called(store, patience)
+        tokens = self._called(store, patience)  # once all are there: one may have gone meanwhile
+        store.set(f"{self._number}/closed", json.dumps(tokens))
+        return _round(store, self._number, self._host)
+
+    def _called(self, store: Store, patience: _Patience) -> list[str]:
+        """Return what stands for the other workers when each has shown that it is alive."""
+        tokens, seen = dict[int, str](), dict[int, str]()
         while len(tokens) < self.workers - 1:
             for worker in range(1, self.workers):
-                self._hear(store, worker, tokens)
+                self._hear(store, worker, tokens, seen)
             missing = [n for n in range(1, self.workers) if n not in tokens]
             if missing:
                 patience.look(f"worker {', '.join(map(str, missing))} of {self.party}",
                               f"did not come to {self._address}",
                               f"start it with --worker {missing[0]}")  # fmt: skip
-        store.set(f"{number}/closed", json.dumps(list(tokens.values())))
-        return _round(store, number, self._host)
+        return list(tokens.values())
 
     def _listen(self) -> Store:
         """Open the store, on the one address that was given and on no other."""
@@ -146,15 +153,19 @@ class Meeting:
         )
         return store
 
-    def _hear(self, store: Store, worker: int, tokens: dict[int, str]) -> None:
-        """Take a worker that has signed up, or say why it cannot be one of them."""
+    def _hear(
+        self, store: Store, worker: int, tokens: dict[int, str], seen: dict[int, str]
+    ) -> None:
+        """Take a worker that has signed up and is alive, or say why it cannot be one of them."""
         key = f"{self._number}/worker-{worker}"
         if not store.check([key]):
             return
         claim = json.loads(store.get(key))
-        problem = self._difference(claim, worker)
+        problem, beat = self._difference(claim, worker), f"{claim['token']} {claim['beat']}"
         if problem is None:
-            tokens[worker] = claim["token"]
+            if seen.setdefault(worker, beat) != beat:  # it has signed again since the last look
+                tokens[worker] = claim["token"]
+                seen[worker] = beat
         elif not store.check([f"{self._number}/refused-{claim['token']}"]):
             store.set(f"{self._number}/refused-{claim['token']}", problem)
             self._log(f"refused: {problem}")
@@ -199,13 +210,17 @@ class Meeting:
     def _signed(self, store: Store, number: str, patience: _Patience) -> bool:
         """Whether this worker is one of those of a round."""
         key, token = f"{number}/worker-{self.worker}", secrets.token_hex(8)
-        store.set(key, json.dumps({"token": token, "facts": self._facts}))
-        while not store.check([f"{number}/closed"]):
+        claim = {"token": token, "facts": self._facts}
+        store.set(key, json.dumps({**claim, "beat": 0}))
+        for beat in itertools.count(1):
+            if store.check([f"{number}/closed"]):
+                break
             if store.check([f"{number}/refused-{token}"]):
                 raise UsageError(store.get(f"{number}/refused-{token}").decode())
             self._check_own(json.loads(store.get(key))["token"] == token)
             patience.look(f"another worker of {self.party}", "did not come",
                           "start all of them")  # fmt: skip
+            store.set(key, json.dumps({**claim, "beat": beat}))
             if store.get("round").decode() != number:
                 return False
         self._check_own(token in json.loads(store.get(f"{number}/closed")))

@@ -53,6 +53,7 @@ class Together(Team):
     def begin(self, place: Place[Any]) -> None:
         """Come together anew; what was not saved is given up, because some may not have it."""
         limit = GOODBYE if place.finished() else None
+        self._group.finished = place.finished
         place.give_up()
         while True:
             try:
@@ -155,6 +156,7 @@ class _Accepting:
     def accept(self, *, timeout: float) -> Line:
         """Return the next connection; look every half second whether all are still together."""
         end = time.monotonic() + timeout
+        self._group.drop_ended()
         while True:
             self._group.check()
             left = end - time.monotonic()
