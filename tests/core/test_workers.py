@@ -17,6 +17,7 @@ from tacit.runtime.group import Group, GroupLostError
 from tacit.runtime.meeting import Meeting
 from tacit.runtime.plan import Plan
 from tacit.runtime.schedule import Schedule
+from tacit.study.together import Together
 from workers import Pairs, train_here
 
 SECONDS = 60
@@ -291,6 +292,13 @@ def test_a_budget_ends_all_workers(tmp_path, monkeypatch):
 
 
 # --- what people get wrong ---
+
+
+def test_batch_normalisation_needs_the_whole_batch():
+    group = Group(meetings(2)[0], log=lambda _: None)
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    with pytest.raises(UsageError, match=r"batch normalisation .* use one worker"):
+        Together(group).tie(model, torch.optim.SGD(model.parameters()), new=True, mean=False)
 
 
 @pytest.fixture

@@ -104,6 +104,12 @@ class Together(Team):
         self, model: nn.Module, optimizer: torch.optim.Optimizer, *, new: bool, mean: bool
     ) -> None:
         """Take worker 0's first weights, and add up gradients before every update."""
+        for part in model.modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                raise UsageError(
+                    f"workers = {self._group.workers}: a model with batch normalisation takes its "
+                    "statistics from a whole batch, and no worker has one: use one worker"
+                )
         if new:
             self._group.copy_first(model)
         scale = 1 / self._group.workers if mean else 1.0
