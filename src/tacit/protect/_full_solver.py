@@ -73,6 +73,7 @@ class FullSolution:
     noise1: Tensor  # positives
     outside: float  # variance of isotropic noise on top, for all rows; 0 when all is seen
     floor: float  # the least variance of either class's noise in any direction seen
+    equal: bool  # whether both covariances are the same now
     sum_kl: float  # KL divergence between the noisy classes, both ways added
     power: float  # expected squared norm of the noise of one row
 
@@ -170,6 +171,7 @@ def solve_full(
         noise1=noise1,
         outside=common.outside,
         floor=common.floor,
+        equal=theta == 1.0,
         sum_kl=found,
         power=theta * surplus + common.power + P,
     )
@@ -204,9 +206,10 @@ def _common(W: Tensor, D: Tensor, gap: float, R: float, width: int, shares: Shar
 
 
 def _direction(M: Tensor, D: Tensor, gap: float, f: float) -> tuple[Tensor | None, float]:
-    """Return x with M x = D, and what D'x may lack: in float32, where M's eigenvalues are close to
-    each other, a few steps of conjugate gradients leave less than rounding does.
+    """Return x with M x = D, and what D'x may lack of D'(T + N)^-1 D.
 
+    Power along one direction keeps M's eigenvalues close to each other, so in float32 two or three
+    steps of conjugate gradients are as good as a factor of M.
     With ``M x = D - e``, ``D'(T + N)^-1 D = x'D + x'e + e'(T + N)^-1 e``, and no noise is below f.
     """
     if D.dtype == torch.float64 or not f > 0.0:

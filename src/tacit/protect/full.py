@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.errors import ReleaseError
 from tacit.protect._full_solver import FullSolution, solve_full
 from tacit.protect.base import BATCH, RUNNING, Batch, Plan, noise_only
 from tacit.protect.covariances import ClassCovariances
@@ -49,10 +50,15 @@ class FullNoise:
     spreads: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, found: ClassCovariances, solved: FullSolution) -> FullNoise:
-        """Return the noise that has the solved covariances, laid out as it is after a restart."""
+    def of(cls, found: ClassCovariances, solved: FullSolution) -> FullNoise | None:
+        """Return the noise that has the solved covariances, laid out as it is after a restart.
+
+        None where rounding has left one of them without a square root.
+        """
         both = (solved.noise0, solved.noise1)
-        core0, core1 = map(torch.linalg.cholesky, both)
+        (core0, failed0), (core1, failed1) = map(torch.linalg.cholesky_ex, both)
+        if failed0.item() or failed1.item():
+            return None
         spread0, spread1 = (torch.linalg.vector_norm(noise).item() for noise in both)
         return cls(
             cores=(core0.T.contiguous(), core1.T.contiguous()),
@@ -67,16 +73,15 @@ class FullNoise:
         scale = 2.0 ** max(self.exponent, batch.exponent or self.exponent)
         basis = None if self.basis is None else self.basis.to(batch.rows)
         parts: list[Part] = [Isotropic(std=self.outside * scale)] if self.outside > 0 else []
-        for label, (core, spread) in enumerate(
-            zip(self.cores, self.spreads or (None, None), strict=True)
-        ):
+        spreads = self.spreads or (None, None)
+        for label, (core, spread) in enumerate(zip(self.cores, spreads, strict=True)):
             rows = np.flatnonzero(batch.labels == label)
             if len(rows):
-                place = to_place(rows, batch.rows)
-                own = core.to(batch.rows.device)
-                parts.append(
-                    Shaped(scale=scale, core=own, basis=basis, rows=place, spread=spread)
+                place, own = to_place(rows, batch.rows), core.to(batch.rows.device)
+                shaped = Shaped(
+                    scale=scale, core=own, basis=basis, rows=place, upper=True, spread=spread
                 )
+                parts.append(shaped)
         return tuple(parts)
 
 
@@ -116,9 +121,15 @@ def _solved(
         sum_kl=target,
     )
     claim = _claim(found, solved)
-    if found.rounding and not claim <= solved.sum_kl * (1.0 + _COARSE):
+    if found.rounding and not (solved.equal and claim - solved.sum_kl <= _COARSE * claim):
         return None
     noise = FullNoise.of(found, solved)
+    if noise is None and found.rounding:
+        return None
+    if noise is None:
+        raise ReleaseError(
+            "the planned noise has no square root in float64: nothing was released; raise s"
+        )
     return Plan(
         noise=noise.parts(batch),
         memory=noise,

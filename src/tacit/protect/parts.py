@@ -112,14 +112,15 @@ class Shaped:
 
     Each row gets ``scale * normals[r] @ core [r, r] @ basis [r, d]``. The rows of ``basis`` are
     orthonormal; None stands for the identity, then ``r = d``. Values of ``core`` are near one,
-    whatever the size of the noise; below its diagonal are zeros. ``spread`` is the Frobenius norm
-    of ``core' core`` for whoever has it at hand.
+    whatever the size of the noise. Two things for whoever knows them: ``upper``, that it is zero
+    below the diagonal, and ``spread``, the Frobenius norm of ``core' core``.
     """
 
     scale: float
     core: Tensor
     basis: Tensor | None
     rows: Tensor
+    upper: bool = False
     spread: float | None = None
 
     def inside(self, block: slice, total: int) -> Tensor:
@@ -141,7 +142,8 @@ class Shaped:
         """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
         if base is not out:
             out.copy_(base)
-        noise = _times_upper(normals.view(-1, self.core.shape[0]), self.core.to(out.dtype))
+        normals, core = normals.view(-1, self.core.shape[0]), self.core.to(out.dtype)
+        noise = _times_upper(normals, core) if self.upper else normals @ core
         noise = noise if self.basis is None else noise @ self.basis.to(out.dtype)
         scale = min(self.scale, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
         out.index_add_(0, self.rows if inside is None else inside, noise, alpha=scale)
@@ -165,7 +167,7 @@ class Shaped:
         return trace
 
     def _trace(self, unit: float) -> float:
-        length: float = torch.linalg.vector_norm(self.core).item()
+        length: float = torch.linalg.vector_norm(self.core, dtype=torch.float64).item()
         return (length * (self.scale / unit)) ** 2
 
 
