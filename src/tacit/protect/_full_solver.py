@@ -95,21 +95,19 @@ class _Common:
     outside: float
     power: float
 
-    def before(self, more: float = 0.0) -> Tensor:
-        """Return T + more I."""
-        c = self.cover
-        T = torch.addmm(self.W, self.left.T, self.right, beta=1.0 + c, alpha=-c)
-        T.diagonal().add_(self.floor + self.outside + more)
-        return T
+    def before(self) -> Tensor:
+        """Return T."""
+        return self._combined(1.0 + self.cover, self.floor + self.outside)
 
     def noise(self, x: Tensor, P: float) -> Tensor:
         """Return c V + f I + P x x' / x'x."""
-        c = self.cover
-        left = torch.cat([self.left * -c, (x * (P / float(x @ x))).unsqueeze(0)])
-        right = torch.cat([self.right, x.unsqueeze(0)])
-        C = torch.addmm(self.W, left.T, right, beta=c)
-        C.diagonal().add_(self.floor)
-        return C
+        return self._combined(self.cover, self.floor).addr_(x, x, alpha=P / float(x @ x))
+
+    def _combined(self, share: float, floor: float) -> Tensor:
+        """Return a share of W, less c L' R, and a floor."""
+        out = torch.addmm(self.W, self.left.T, self.right, beta=share, alpha=-self.cover)
+        out.diagonal().add_(floor)
+        return out
 
 
 def solve_full(
@@ -155,8 +153,9 @@ def solve_full(
     R = power - theta * surplus if power is not None else gap / min(sum_kl or 1.0, 1.0)
     W = cov0 + H0 if theta == 1.0 else q * (cov0 + theta * H0) + p * (cov1 + theta * H1)
     common = _common(W, D, gap, R, width, shares)
-    P = R - common.power if power is not None else _reach(common.before(), D, gap, sum_kl or 1.0)
-    x, slack = _direction(common.before(P), D, gap, common.floor)
+    T = common.before()
+    P = R - common.power if power is not None else _reach(T, D, gap, sum_kl or 1.0)
+    x, slack = _direction(T, P, D, gap, common.floor)
     C = common.noise(D if x is None else x, P)
     noise0, noise1 = (C + H0, C + H1) if theta == 1.0 else (C + theta * H0, C + theta * H1)
     if x is None:
@@ -205,25 +204,26 @@ def _common(W: Tensor, D: Tensor, gap: float, R: float, width: int, shares: Shar
     )
 
 
-def _direction(M: Tensor, D: Tensor, gap: float, f: float) -> tuple[Tensor | None, float]:
-    """Return x with M x = D, and what D'x may lack of D'(T + N)^-1 D.
+def _direction(T: Tensor, P: float, D: Tensor, gap: float, f: float) -> tuple[Tensor | None, float]:
+    """Return x with (T + P I) x = D, and what D'x may lack of D'(T + N)^-1 D.
 
-    Power along one direction keeps M's eigenvalues close to each other, so in float32 two or three
-    steps of conjugate gradients are as good as a factor of M.
-    With ``M x = D - e``, ``D'(T + N)^-1 D = x'D + x'e + e'(T + N)^-1 e``, and no noise is below f.
+    P keeps the eigenvalues close to each other, so in float32 two or three steps of conjugate
+    gradients are as good as a factor. With ``(T + P I) x = D - e``,
+    ``D'(T + N)^-1 D = x'D + x'e + e'(T + N)^-1 e``, and no noise is below f.
     """
     if D.dtype == torch.float64 or not f > 0.0:
-        return _solve(M, D), 0.0
-    x, rest, line, size = torch.zeros_like(D), D, D, gap
+        return _solve(_shifted(T, P), D), 0.0
+    x, rest, line, size = None, D, D, gap
     for _ in range(_STEPS):
-        image = M @ line
+        image = torch.addmv(line, T, line, beta=P)
         step = size / float(line @ image)
-        x, rest = x.add(line, alpha=step), rest.sub(image, alpha=step)
+        x = line * step if x is None else x.add_(line, alpha=step)
+        rest = rest.sub(image, alpha=step)
         before, size = size, float(rest @ rest)
         if size <= _LEFT * f:
             return x, abs(float(x @ rest)) + size / f
         line = torch.add(rest, line, alpha=size / before)
-    return _solve(M, D), 0.0
+    return _solve(_shifted(T, P), D), 0.0
 
 
 def _reach(T: Tensor, D: Tensor, gap: float, t: float) -> float:

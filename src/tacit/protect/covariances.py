@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -52,7 +53,7 @@ class ClassCovariances:
     size: float = 0.0
     rounding: float = 0.0
 
-    @property
+    @cached_property
     def gap(self) -> float:
         """Squared norm of the mean difference."""
         return float(self.difference @ self.difference)
