@@ -400,7 +400,7 @@ def test_a_plan_has_no_field_for_what_one_side_must_keep():
     names = {field.name for field in dataclasses.fields(Plan)}
     assert names == {"epochs", "batch_size", "order_seed", "cut", "purpose", "matching",
                      "test_percent", "save_every", "wire_bits", "wire_version",
-                     "order_version", "plan_version"}  # fmt: skip
+                     "order_version", "plan_version", "workers", "worker"}  # fmt: skip
     secret = ("protect", "guard", "noise", "key", "label", "mechanism", "epsilon", "budget", "loss",
               "prior", "positive", "class", "objective", "secret")  # fmt: skip
     assert not [n for n in names if any(word in n for word in secret)]
@@ -438,13 +438,14 @@ def test_a_plan_survives_the_round_trip(plan):
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Plan)])
 def test_the_first_field_that_differs_is_named_and_changes_the_digest(field):
     others = {"cut": (64, 2), "purpose": "predict", "matching": "clear", "wire_bits": 16}
-    value = others[field] if field in others else getattr(PLAN, field) + 1
-    other = dataclasses.replace(PLAN, **{field: value})
-    assert PLAN.difference(other) == (
-        f"the plans differ in {field}: {getattr(PLAN, field)} here, {value} there"
+    plan = dataclasses.replace(PLAN, workers=2) if field == "worker" else PLAN
+    value = others[field] if field in others else getattr(plan, field) + 1
+    other = dataclasses.replace(plan, **{field: value})
+    assert plan.difference(other) == (
+        f"the plans differ in {field}: {getattr(plan, field)} here, {value} there"
     )
-    assert other.digest() != PLAN.digest()
-    assert PLAN.difference(dataclasses.replace(PLAN)) is None
+    assert other.digest() != plan.digest()
+    assert plan.difference(dataclasses.replace(plan)) is None
 
 
 def test_the_first_of_several_differences_is_named():

@@ -35,6 +35,10 @@ def party(
             "as one more release. Decide it only if you know why the embeddings changed.",
         ),
     ] = None,
+    worker: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Which of the party's workers this is, from 0 on."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train with another party over the network, or go on with it after any interruption."""
@@ -43,7 +47,7 @@ def party(
     from tacit.study.party_check import check_party  # noqa: PLC0415 - loads torch
     from tacit.study.party_config import read_party_config  # noqa: PLC0415 - loads pydantic
 
-    chosen = read_party_config(config)
+    chosen = read_party_config(config, worker=worker)
     torch.set_num_threads(chosen.threads)
     if check:
         found = check_party(chosen)
@@ -57,13 +61,15 @@ def party(
 def _run(config: PartyConfig) -> dict[str, Any]:
     from tacit.runtime.state_folder import StateFolder  # noqa: PLC0415 - loads torch
 
-    log = Log(config.name)
+    log = Log(config.name if config.worker is None else f"{config.name}/{config.worker}")
     others = " and ".join(config.peers)
     log(f"{config.role} party, model {config.model}, {config.epochs} epochs with {others}")
     if config.matching == "clear":
         log("ids are matched in the clear: the label party sees every id of a feature party")
     try:
-        with StateFolder(config.state) as folder:
+        if config.worker:  # the party's folder is nobody else's either
+            config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with StateFolder(config.own_state) as folder:
             return _train(config, folder, log)
     except KeyboardInterrupt:
         log("stopped: the same command goes on from the last checkpoint")
@@ -74,11 +80,16 @@ def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]
     if config.role == "feature":
         from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
 
-        return FeatureCompany(config, folder, log=log).run(log.step)
-    from tacit.study.label_company import LabelCompany, listen  # noqa: PLC0415 - loads torch
+        with closing(FeatureCompany(config, folder, log=log)) as feature:
+            return feature.run(log.step)
+    from tacit.study.label_company import LabelCompany  # noqa: PLC0415 - loads torch
+    from tacit.study.label_parts import listen  # noqa: PLC0415 - as above
+    from tacit.study.label_worker import LabelWorker  # noqa: PLC0415 - as above
+
+    company_of = LabelWorker if config.worker else LabelCompany
 
     with (
-        closing(LabelCompany(config, folder, log=log)) as company,
+        closing(company_of(config, folder, log=log)) as company,
         closing(listen(config, log)) as listener,
     ):
         log(f"listening on {listener.address} for {' and '.join(config.peers)}")

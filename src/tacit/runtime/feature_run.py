@@ -76,6 +76,7 @@ class FeatureRun:
         waiting: for a label party that is not there.
         log: hears a line about what happens.
         done: hears of every finished step, with the number of all.
+        begin: called before every attempt to connect.
     """
 
     name: str
@@ -88,12 +89,14 @@ class FeatureRun:
     waiting: Waiting
     log: Callable[[str], None]
     done: Callable[[int, int], None]
+    begin: Callable[[], None] = lambda: None
 
     def run(self) -> str:
         """Train to the end, through lost connections and restarts; return how it ended."""
         offer, refusals = None, 0
         while True:
             stop = self.place.position
+            self.begin()
             try:
                 line = self.dial()
                 with Connection(

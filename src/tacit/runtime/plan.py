@@ -20,6 +20,8 @@ __all__ = ["Plan"]
 PLAN_VERSION = 1
 ORDER_VERSION = 1
 MOST_CUT_DIMS = 3
+LATER: dict[str, object] = {"workers": 1, "worker": 0}
+"""Fields that a plan's text leaves out where they have these values, as it was before them."""
 
 
 @final
@@ -37,6 +39,8 @@ class Plan:
         save_every: steps from one checkpoint to the next; there is one after every epoch too.
         matching: of ids, in private or in the clear.
         wire_bits: 32 sends values as they are, 16 rounds them to bfloat16 on the way.
+        workers: how many processes each party trains with.
+        worker: the number of this one; only workers of the same number talk to each other.
         wire_version: the format of frames.
         order_version: the way an order follows from its seed.
         plan_version: the meaning of these fields.
@@ -57,6 +61,8 @@ class Plan:
     test_percent: int = 10
     save_every: int = 200
     wire_bits: Literal[16, 32] = 32
+    workers: int = 1
+    worker: int = 0
     wire_version: int = VERSION
     order_version: int = ORDER_VERSION
     plan_version: int = PLAN_VERSION
@@ -64,7 +70,7 @@ class Plan:
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.name not in ("cut", "purpose", "matching"):
-                low = 0 if field.name in ("order_seed", "test_percent") else 1
+                low = 0 if field.name in ("order_seed", "test_percent", "worker") else 1
                 check_whole(field.name, getattr(self, field.name), low=low)
         choices: dict[str, tuple[object, ...]] = {
             "purpose": ("train", "predict"),
@@ -81,15 +87,26 @@ class Plan:
             )
         for size in self.cut:
             check_whole("a size of the cut", size, low=1)
+        check_whole("worker", self.worker, high=self.workers - 1)
+        if self.batch_size % self.workers:
+            raise InputError(
+                f"workers must divide batch_size, so that all have the same share of a step: got "
+                f"{self.workers} workers and batch_size {self.batch_size}"
+            )
 
     def to_json(self) -> str:
         """Return the plan's one JSON text: sorted keys, no spaces."""
-        return canonical(asdict(self)).decode()
+        content = asdict(self)
+        return canonical({n: v for n, v in content.items() if LATER.get(n) != v}).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """Return the plan of a text that :meth:`to_json` wrote; any other text is refused."""
-        content = parse(text.encode(errors="surrogatepass"))
+        written = parse(text.encode(errors="surrogatepass"))
+        for name, value in LATER.items():
+            if written.get(name) == value:
+                raise InputError(f"a plan's {name} is left out where it is {value}, got it written")
+        content = {**LATER, **written}
         wanted = {field.name for field in fields(cls)}
         if content.keys() != wanted:
             name = min(content.keys() ^ wanted)

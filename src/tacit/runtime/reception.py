@@ -11,6 +11,7 @@ from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.dialogue import Hello
 from tacit.runtime.feature_run import point, stop_of
 from tacit.runtime.frames import VERSION
+from tacit.runtime.group import GroupLostError
 from tacit.runtime.line import Line
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role, disagreement
@@ -93,6 +94,9 @@ class Reception:
         while len(guests) < len(self.peers):
             try:
                 line = self.listener.accept(timeout=GOODBYE if finished else self.waiting.left())
+            except GroupLostError:
+                _close(guests.values())
+                raise
             except SilenceError:
                 if finished:
                     _close(guests.values())
