@@ -399,7 +399,7 @@ PLAN = Plan(epochs=5, batch_size=1024, order_seed=7, cut=(128,), test_percent=20
 def test_a_plan_has_no_field_for_what_one_side_must_keep():
     names = {field.name for field in dataclasses.fields(Plan)}
     assert names == {"epochs", "batch_size", "order_seed", "cut", "purpose", "matching",
-                     "test_percent", "save_every", "wire_bits", "wire_version",
+                     "test_percent", "save_every", "depth", "wire_bits", "wire_version",
                      "order_version", "plan_version"}  # fmt: skip
     secret = ("protect", "guard", "noise", "key", "label", "mechanism", "epsilon", "budget", "loss",
               "prior", "positive", "class", "objective", "secret")  # fmt: skip

@@ -172,7 +172,7 @@ class FeatureCompany:
         bottom = bottom_of(config, self.table)
         optimizer = adam(bottom, config.lr, weight_decay=config.weight_decay)
         source = self.table.source(self._common.order)
-        party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer)
+        party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer, depth=config.depth)
         if config.record:
             party = Recorded(party, self._next_tape())
         return Works(

@@ -41,7 +41,7 @@ class PartyConfig(BaseModel):
     cut: int | None = Field(default=None, ge=1)
     lr: float = Field(default=1e-4, gt=0)
     weight_decay: float = Field(default=0.0, ge=0, lt=1)
-    threads: int = Field(default=1, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     wait: float = Field(default=600, gt=0)
 
     # Both sides.
@@ -51,6 +51,7 @@ class PartyConfig(BaseModel):
     matching: Literal["private", "clear"] = "private"
     test_percent: int = Field(default=10, ge=0, le=90)
     save_every: int = Field(default=200, ge=1)
+    depth: int = Field(default=1, ge=1, le=4)
     wire: Literal["float32", "bfloat16"] = "float32"
 
     # The feature party alone.
@@ -141,6 +142,7 @@ class PartyConfig(BaseModel):
             matching=self.matching,
             test_percent=self.test_percent,
             save_every=self.save_every,
+            depth=self.depth,
             wire_bits=32 if self.wire == "float32" else 16,
         )
 

@@ -114,7 +114,9 @@ class Trial:
             seed=config.seed,
         )
         features = [
-            FeatureParty(bottom, reader.source(part), optimizer=self._optimizer(bottom))
+            FeatureParty(
+                bottom, reader.source(part), optimizer=self._optimizer(bottom), depth=config.depth
+            )
             for bottom, part in zip(model.bottoms, columns, strict=True)
         ]
         layers = self._layer_monitors(features)
@@ -226,8 +228,9 @@ class _Run:
     def _train(self, number: int, batches: list[Indices]) -> None:
         places = (torch.from_numpy(rows) for rows in batches)
         trial = self.trial
-        first = len(self.losses)
-        for done in train(places, features=trial.ends, label=trial.label, first=first):
+        steps = train(places, features=trial.ends, label=trial.label, first=len(self.losses),
+                      depth=trial.config.depth)  # fmt: skip
+        for done in steps:
             self.losses.append(done.loss)
             self._report(
                 number, done.loss, note=self._forecast() if len(self.losses) == 1 else None
