@@ -3,7 +3,8 @@
 Every pair is two real processes with a journal; all take turns of so many steps within one run, so
 that a busy machine slows all alike. A turn begins and ends with no step under way, which costs the
 pairs a little: in a real run that happens at every checkpoint. ``python benchmarks/depth.py
-[PROTECTION]``; each pair gets one thread a side unless it says otherwise.
+[PROTECTION [REPEATS]]``; with ``TACIT_BENCH_THREADS=1`` also pairs with two threads a side, which
+fight for the same cores.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tacit.runtime.reception import answer_hello, hear_hello
 from tacit.runtime.remote import RemoteFeature, RemoteLabel
 from tacit.study.columns import Reader
 
-STEPS, REPEATS = 48, 9
+STEPS, REPEATS = 32, 9
 PASSIVE: Final = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 SPINNING: Final = {"OMP_WAIT_POLICY": "ACTIVE"}
 
@@ -64,11 +65,12 @@ class Pair:
         return f"two processes, depth {self.depth}, {each}{waits}"
 
 
-PAIRS = (Pair(depth=1), Pair(depth=2), Pair(depth=4), Pair(depth=4, threads=2),
-         Pair(depth=4, threads=2, spins=True))  # fmt: skip
+ALONE = (Pair(depth=1), Pair(depth=2), Pair(depth=4))
+FIGHTING = (Pair(depth=4, threads=2), Pair(depth=4, threads=2, spins=True))
+PAIRS = ALONE + (FIGHTING if os.environ.get("TACIT_BENCH_THREADS") == "1" else ())
 
 
-def rows(protect: str) -> list[tuple[str, str, str]]:
+def rows(protect: str, repeats: int = REPEATS) -> list[tuple[str, str, str]]:
     """Return the speed of every pair as a share of that of one process with two threads."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -77,7 +79,7 @@ def rows(protect: str) -> list[tuple[str, str, str]]:
             make_party(place / "keys", name)
         single = _start(stack, ["single", protect], threads=2)
         pairs = [_pair(stack, pair, place, protect, number) for number, pair in enumerate(PAIRS)]
-        times = [[_turn(worker) for worker in (single, *pairs)] for _ in range(REPEATS + 2)][2:]
+        times = [[_turn(worker) for worker in (single, *pairs)] for _ in range(repeats + 1)][1:]
     table = []
     for number, pair in enumerate(PAIRS, start=1):
         shares = [turn[0] / turn[number] for turn in times]
@@ -121,7 +123,9 @@ def _turn(worker: subprocess.Popen[str]) -> float:
     assert worker.stdout is not None
     worker.stdin.write("go\n")
     worker.stdin.flush()
-    return float(worker.stdout.readline())
+    seconds = float(worker.stdout.readline())
+    print(f"{seconds:.2f} s", *worker.args[2:5], file=sys.stderr)  # type: ignore[misc,index]
+    return seconds
 
 
 def _single(protect: str) -> None:
@@ -205,6 +209,6 @@ if __name__ == "__main__":
         case ["single", protect]:
             _single(protect)
         case given:
-            for row in rows(*(given or ["none"])):
+            for row in rows(*given[:1] or ["none"], *map(int, given[1:])):
                 print(*row, sep=" | ")
             print("load average", *(f"{load:.1f}" for load in os.getloadavg()))
