@@ -124,7 +124,7 @@ def _turn(worker: subprocess.Popen[str]) -> float:
     worker.stdin.write("go\n")
     worker.stdin.flush()
     seconds = float(worker.stdout.readline())
-    print(f"{seconds:.2f} s", *worker.args[2:5], file=sys.stderr)  # type: ignore[misc,index]
+    print(f"{seconds:.2f} s", *worker.args[2:5], file=sys.stderr)  # type: ignore[index]
     return seconds
 
 
@@ -209,6 +209,7 @@ if __name__ == "__main__":
         case ["single", protect]:
             _single(protect)
         case given:
-            for row in rows(*given[:1] or ["none"], *map(int, given[1:])):
+            protect, repeats = [*given, *("none", str(REPEATS))[len(given) :]]
+            for row in rows(protect, int(repeats)):
                 print(*row, sep=" | ")
             print("load average", *(f"{load:.1f}" for load in os.getloadavg()))
