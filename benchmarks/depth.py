@@ -141,7 +141,7 @@ def _single(protect: str) -> None:
 def _label(keys: str, protect: str, depth: str, journal: str) -> None:
     trial, plan = _trial(protect), replace(PLAN, depth=int(depth))
     listener = Listener("127.0.0.1:0", identity=load_identity(Path(keys), name="bank"),
-                        peers=("platform",), limits=Limits(), log=print)  # fmt: skip
+                        peers=("platform",), limits=Limits(), log=lambda _: None)  # fmt: skip
     (everything,) = assign(trial.table, 1)
     party = LabelParty(
         trial.label.top,
