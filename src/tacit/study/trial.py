@@ -104,7 +104,9 @@ class Trial:
         (everything,) = data.assign(table, 1)
         architecture = nets.get(config.model)
         own = everything if architecture.uses_own else None
-        reader = Reader(table, bins=config.bins, rows=self.train_rows)
+        seed = config.seed if config.augment else None
+        reader = Reader(table, bins=config.bins, rows=self.train_rows, augment=seed)
+        self.reader = reader
         model = architecture.build(
             parties=[reader.inputs(part) for part in columns],
             own=None if own is None else reader.inputs(own),
@@ -226,15 +228,14 @@ class _Run:
             self._report(number, loss, test=found, leak=leak)
 
     def _train(self, number: int, batches: list[Indices]) -> None:
-        places = (torch.from_numpy(rows) for rows in batches)
         trial = self.trial
+        places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
         steps = train(places, features=trial.ends, label=trial.label, first=len(self.losses),
                       depth=trial.config.depth)  # fmt: skip
         for done in steps:
             self.losses.append(done.loss)
-            self._report(
-                number, done.loss, note=self._forecast() if len(self.losses) == 1 else None
-            )
+            first = len(self.losses) == 1
+            self._report(number, done.loss, note=self._forecast() if first else None)
 
     def _forecast(self) -> str | None:
         """Return what a run with a budget will have released at its end, by its first release."""
