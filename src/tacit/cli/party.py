@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -42,13 +44,11 @@ def party(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train with another party over the network, or go on with it after any interruption."""
-    import torch  # noqa: PLC0415 - torch loads only when it is used
-
+    _wait_without_spinning()
     from tacit.study.party_check import check_party  # noqa: PLC0415 - loads torch
     from tacit.study.party_config import read_party_config  # noqa: PLC0415 - loads pydantic
 
     chosen = read_party_config(config, worker=worker)
-    torch.set_num_threads(chosen.threads)
     if check:
         found = check_party(chosen)
     elif allow_again is not None:
@@ -76,11 +76,28 @@ def _run(config: PartyConfig) -> dict[str, Any]:
         raise
 
 
+def _wait_without_spinning() -> None:
+    """Let threads without work sleep: spinning takes cores from the other threads of a party.
+
+    The libraries read it when they are loaded, which is when torch is. What is set already stays.
+    """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("KMP_BLOCKTIME", "0")
+
+
 def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]:
+    import torch  # noqa: PLC0415 - torch loads only when it is used
+
+    from tacit.study.party_threads import THREADS, threads_of  # noqa: PLC0415 - loads torch
+
+    threads = threads_of(config, folder, log=log)
+    torch.set_num_threads(threads)
     if config.role == "feature":
         from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
 
         with closing(FeatureCompany(config, folder, log=log)) as feature:
+            folder.write(THREADS, {"threads": threads})
             return feature.run(log.step)
     from tacit.study.label_company import LabelCompany  # noqa: PLC0415 - loads torch
     from tacit.study.label_parts import listen  # noqa: PLC0415 - as above
@@ -92,6 +109,7 @@ def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]
         closing(company_of(config, folder, log=log)) as company,
         closing(listen(config, log)) as listener,
     ):
+        folder.write(THREADS, {"threads": threads})
         log(f"listening on {listener.address} for {' and '.join(config.peers)}")
         return company.run(listener, log.loss)
 

@@ -47,7 +47,7 @@ def greet(connection: Connection, *, name: str, plan: Plan, offer: int) -> int:
     try:
         answer = connection.receive(Hello)
     except RefusedError as error:
-        raise UsageError(f"{error}; the plan here is {plan.to_json()}") from error
+        raise UsageError(f"{error}; the plan here is {plan.described()}") from error
     problem = disagreement(hello, answer)
     if problem is not None:
         raise connection.wrong(problem)
@@ -100,7 +100,11 @@ class FeatureRun:
             try:
                 line = self.dial()
                 with Connection(
-                    line, Role.FEATURE, timings=self.timings, narrow=self.plan.wire_bits == 16
+                    line,
+                    Role.FEATURE,
+                    timings=self.timings,
+                    narrow=self.plan.wire_bits == 16,
+                    depth=self.plan.depth,
                 ) as connection:
                     offer = self._converse(connection, offer)
                 if offer is None:
@@ -160,7 +164,7 @@ class FeatureRun:
             self.place.save()
 
         follow(schedule, first=start, features=features, label=RemoteLabel(connection),
-               done=done, evaluate=evaluate, save=save)  # fmt: skip
+               done=done, evaluate=evaluate, save=save, depth=self.plan.depth)  # fmt: skip
         # Answered when every feature party has its last state: until then any may have to go back.
         connection.send(Checkpoint(step=schedule.steps - 1))
         connection.receive(Checkpoint)

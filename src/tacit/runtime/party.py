@@ -7,7 +7,9 @@ parties themselves; at the far end of a network the same interfaces stand for a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Protocol, final
 
 import torch
@@ -17,6 +19,7 @@ from tacit.errors import InputError, ReleaseError
 from tacit.guard import Guard
 from tacit.nets import Combine, combine
 from tacit.objective import Objective
+from tacit.runtime._frozen import frozen
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.types import Cut
 
@@ -49,7 +52,7 @@ class FeatureEnd(ABC):
 
     @abstractmethod
     def backward(self, gradient: Gradient) -> None:
-        """Take the released gradient of the last forward and update the bottom model."""
+        """Take the released gradient of the oldest forward and update the bottom model."""
 
     @abstractmethod
     def embed(self, rows: Rows) -> Tensor:
@@ -58,6 +61,9 @@ class FeatureEnd(ABC):
 
 class LabelEnd(ABC):
     """The label party as the training loop sees it."""
+
+    def offer(self, embeddings: Sequence[Embedding]) -> None:  # noqa: B027 - most need nothing
+        """Take notice of embeddings as soon as they exist; their step may come later."""
 
     @abstractmethod
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
@@ -82,33 +88,54 @@ def adam(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.opt
 
 @final
 class FeatureParty(FeatureEnd):
-    """Owns features and the bottom model."""
+    """Owns features and the bottom model.
+
+    With ``depth`` up to that many steps are under way. Each is carried back through the weights
+    that it went forward with, and the current ones are updated.
+    """
 
     def __init__(
-        self, bottom: nn.Module, source: Source, *, optimizer: torch.optim.Optimizer
+        self,
+        bottom: nn.Module,
+        source: Source,
+        *,
+        optimizer: torch.optim.Optimizer,
+        depth: int = 1,
     ) -> None:
         self.bottom = bottom
         self._source = source
         self._optimizer = optimizer
-        self._pending: tuple[int, Tensor] | None = None
+        self._depth = depth
+        self._pending: deque[tuple[int, Tensor]] = deque()
 
     def forward(self, step: int, rows: Rows) -> Embedding:
-        """Run the bottom model and keep its graph for :meth:`backward`."""
-        z = self.bottom(*self._source(rows))
-        self._pending = (step, z)
+        """Run the bottom model and keep its graph for :meth:`backward`.
+
+        A step that is begun again takes the place of the one before, and of all after it.
+        """
+        while self._pending and self._pending[-1][0] >= step:
+            self._pending.pop()
+        if len(self._pending) == self._depth:
+            raise ReleaseError(
+                f"{self._depth} steps may be under way at once and step {step} is one more: step "
+                f"{self._pending[0][0]} must have its gradient first"
+            )
+        with frozen(self.bottom) if self._depth > 1 else nullcontext():
+            z = self.bottom(*self._source(rows))
+        self._pending.append((step, z))
         return Embedding(step=step, values=z.detach())
 
     def backward(self, gradient: Gradient) -> None:
         """Propagate the release through the bottom model and take an optimiser step."""
-        if self._pending is None or self._pending[0] != gradient.step:
+        if not self._pending or self._pending[0][0] != gradient.step:
             raise ReleaseError(f"a gradient for step {gradient.step} came without its embedding")
-        _, z = self._pending
+        _, z = self._pending[0]
         if gradient.values.shape != z.shape or gradient.values.dtype != z.dtype:
             raise InputError(
                 f"a gradient must be {z.dtype} {tuple(z.shape)} like its embedding, "
                 f"got {gradient.values.dtype} {tuple(gradient.values.shape)}"
             )
-        self._pending = None
+        self._pending.popleft()
         self._optimizer.zero_grad(set_to_none=True)
         z.backward(gradient.values)  # type: ignore[no-untyped-call]
         self._optimizer.step()

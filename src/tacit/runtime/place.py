@@ -136,8 +136,11 @@ class Place(Generic[Party]):
         self._works = None
 
     def reach(self, step: int, *, last: bool) -> None:
-        """Note a finished step; after the last before a checkpoint, only that one is a stop."""
-        self.position, self._settled = step, not last
+        """Note a finished step; after the last before a checkpoint, only that one is a stop.
+
+        Where steps overlap, none in between is a stop: others were begun before it was finished.
+        """
+        self.position, self._settled = step, not last and self._plan.depth == 1
 
     def finished(self) -> bool:
         """Whether nothing is left to do."""

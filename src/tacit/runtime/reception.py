@@ -49,7 +49,7 @@ def answer_hello(
     )
     problem = disagreement(theirs, ours)
     if problem is not None:
-        raise connection.wrong(f"{problem}; the plan of {name} is {plan.to_json()}")
+        raise connection.wrong(f"{problem}; the plan of {name} is {plan.described()}")
     return ours
 
 
@@ -113,7 +113,9 @@ class Reception:
     def _hear(self, line: Line) -> Guest | None:
         """Return who has come, if it says hello and is one of those that are waited for."""
         narrow = self.plan.wire_bits == 16
-        connection = Connection(line, Role.LABEL, timings=self.timings, narrow=narrow)
+        connection = Connection(
+            line, Role.LABEL, timings=self.timings, narrow=narrow, depth=self.plan.depth
+        )
         try:
             hello = hear_hello(connection)
             self.answer(connection, hello, stop_of(hello))

@@ -139,13 +139,17 @@ def follow(
     done: Callable[[Step, bool], None],
     evaluate: Callable[[int], None],
     save: Callable[[int], None],
+    depth: int = 1,
 ) -> None:
     """Do what is left to do, the same on both sides.
 
-    ``done`` hears of every step, and whether it is the last before a checkpoint.
+    ``done`` hears of every step, and whether it is the last before a checkpoint. With ``depth``
+    the bottom models are so many steps ahead; a part ends with no step under way. The label party
+    alone takes its steps one by one, whatever the plan's depth.
     """
     for part in schedule.parts(first=first):
-        for step in train(part.batches, features=features, label=label, first=part.first):
+        steps = train(part.batches, features=features, label=label, first=part.first, depth=depth)
+        for step in steps:
             done(step, step.step + 1 == part.stop)
         if part.ends_epoch and len(schedule.test):
             evaluate(part.epoch)

@@ -185,7 +185,7 @@ class FeatureCompany:
         optimizer = adam(bottom, config.lr, weight_decay=config.weight_decay)
         self.team.tie(bottom, optimizer, new=states is None, mean=False)
         source = self.table.source(self._common.order)
-        party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer)
+        party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer, depth=config.depth)
         if config.record:
             party = Recorded(party, self._next_tape())
         return Works(

@@ -41,7 +41,7 @@ class PartyConfig(BaseModel):
     cut: int | None = Field(default=None, ge=1)
     lr: float = Field(default=1e-4, gt=0)
     weight_decay: float = Field(default=0.0, ge=0, lt=1)
-    threads: int = Field(default=1, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     wait: float = Field(default=600, gt=0)
     worker: int | None = Field(default=None, ge=0)
     group: str | None = None
@@ -53,6 +53,7 @@ class PartyConfig(BaseModel):
     matching: Literal["private", "clear"] = "private"
     test_percent: int = Field(default=10, ge=0, le=90)
     save_every: int = Field(default=200, ge=1)
+    depth: int = Field(default=1, ge=1, le=4)
     wire: Literal["float32", "bfloat16"] = "float32"
     workers: int = Field(default=1, ge=1, le=64)
 
@@ -129,6 +130,9 @@ class PartyConfig(BaseModel):
         if self.worker is not None and self.worker >= self.workers:
             raise ValueError(f"worker must be a number from 0 to {self.workers - 1}, because "
                              f"workers = {self.workers}: got {self.worker}")  # fmt: skip
+        if self.workers > 1 < self.depth:
+            raise ValueError(f"steps of several workers do not overlap: set depth = 1 for "
+                             f"workers = {self.workers}, got {self.depth}")  # fmt: skip
         if self.batch_size % self.workers:
             raise ValueError(f"workers must divide batch_size: {self.workers} workers cannot share "
                              f"batches of {self.batch_size} equally")  # fmt: skip
@@ -173,6 +177,7 @@ class PartyConfig(BaseModel):
             matching=self.matching,
             test_percent=self.test_percent,
             save_every=self.save_every,
+            depth=self.depth,
             wire_bits=32 if self.wire == "float32" else 16,
             workers=self.workers if purpose == "train" else 1,
             worker=(self.worker or 0) if purpose == "train" else 0,

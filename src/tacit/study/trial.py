@@ -116,7 +116,9 @@ class Trial:
             seed=config.seed,
         )
         features = [
-            FeatureParty(bottom, reader.source(part), optimizer=self._optimizer(bottom))
+            FeatureParty(
+                bottom, reader.source(part), optimizer=self._optimizer(bottom), depth=config.depth
+            )
             for bottom, part in zip(model.bottoms, columns, strict=True)
         ]
         layers = self._layer_monitors(features)
@@ -228,12 +230,12 @@ class _Run:
     def _train(self, number: int, batches: list[Indices]) -> None:
         trial = self.trial
         places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
-        first = len(self.losses)
-        for done in train(places, features=trial.ends, label=trial.label, first=first):
+        steps = train(places, features=trial.ends, label=trial.label, first=len(self.losses),
+                      depth=trial.config.depth)  # fmt: skip
+        for done in steps:
             self.losses.append(done.loss)
-            self._report(
-                number, done.loss, note=self._forecast() if len(self.losses) == 1 else None
-            )
+            first = len(self.losses) == 1
+            self._report(number, done.loss, note=self._forecast() if first else None)
 
     def _forecast(self) -> str | None:
         """Return what a run with a budget will have released at its end, by its first release."""
