@@ -22,7 +22,9 @@ from tacit.protect.base import (
     Protection,
     noise_only,
 )
+from tacit.protect.class_means import ClassMeans
 from tacit.protect.full import FullNoise, plan_full
+from tacit.protect.many import plan_many
 from tacit.protect.parts import Along, Isotropic
 from tacit.protect.statistics import ClassStatistics
 from tacit.rows import to_place
@@ -31,7 +33,7 @@ from tacit.spec import require
 __all__ = ["Marvell"]
 
 Statistics = tuple[ClassStatistics, ...]
-Memory = Statistics | FullNoise
+Memory = Statistics | FullNoise | ClassMeans
 
 _REMEMBERED = 8  # batches whose statistics stand in for those of a batch that has none
 _ASSUMPTION = (
@@ -104,6 +106,10 @@ class Marvell(Protection[Memory]):
 
     def plan(self, batch: Batch, memory: Memory | None) -> Plan[Memory]:
         """Return the optimal noise for this batch's statistics, or the running ones."""
+        if batch.classes > 2:
+            known = memory if isinstance(memory, ClassMeans) else None
+            full = self.covariance == "full"
+            return plan_many(batch, known, s=self.s, target=self._target, full=full)
         if self.covariance == "full":
             last = memory if isinstance(memory, FullNoise) else None
             return plan_full(batch, last, s=self.s, target=self._target)
