@@ -7,6 +7,7 @@ far of each example's unit gradients ("accumulated"), the first 3,000 examples e
 
     python benchmarks/many.py                     # everything: an hour on two idle cores
     python benchmarks/many.py 'marvell(s=4)' 0    # one run, one line of JSON per judged epoch
+    python benchmarks/many.py 'marvell(s=4)' 0 4  # its first four epochs, the same numbers
     python benchmarks/many.py --table FILE...     # the table of such lines
 """
 
@@ -46,12 +47,12 @@ def main() -> None:
                     report(spec, seed)
         case ["--table", *files]:
             print(table([json.loads(line) for f in files for line in open(f)]))  # noqa: SIM115
-        case [spec, seed]:
-            report(spec, int(seed))
+        case [spec, seed, *rest]:
+            report(spec, int(seed), *map(int, rest))
 
 
-def report(spec: str, seed: int) -> None:
-    for found in run(spec, seed):
+def report(spec: str, seed: int, epochs: int = EPOCHS) -> None:
+    for found in run(spec, seed, epochs):
         print(json.dumps(found), flush=True)
 
 
@@ -76,7 +77,7 @@ def net(seed: int) -> tuple[nn.Module, nn.Module]:
     return bottom, nn.Sequential(nn.Linear(576, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
-def run(spec: str, seed: int) -> Iterator[dict[str, Any]]:
+def run(spec: str, seed: int, epochs: int) -> Iterator[dict[str, Any]]:
     rng = torch.Generator().manual_seed(seed)
     x, y = images("train", ROWS, torch.randperm(60000, generator=rng))
     x_test, y_test = images("t10k", TEST)
@@ -84,7 +85,7 @@ def run(spec: str, seed: int) -> Iterator[dict[str, Any]]:
     optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], lr=1e-3)
     guard = Guard(spec, seed=seed, classes=10)
     sums, start = torch.zeros(ROWS, 576, dtype=torch.float64), time.process_time()
-    for epoch in range(1, EPOCHS + 1):
+    for epoch in range(1, epochs + 1):
         sent, claims = torch.zeros(ROWS, 576), []
         meters = {(a, c): measure.LeakMeter() for a in ("norm", "energy") for c in range(10)}
         for rows in torch.split(torch.randperm(ROWS, generator=rng), BATCH):

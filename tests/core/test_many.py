@@ -12,6 +12,7 @@ from scipy import integrate, optimize, stats
 from tacit import Cut, Guard, measure, protect
 from tacit.errors import BudgetError, InputError
 from tacit.measure import Ledger
+from tacit.monitor import LeakMonitor
 from tacit.protect import solve_marvell
 from tacit.protect._full_solver import Shares, solve_full
 from tacit.protect._many_full import pair_divergences, solve_many_full
@@ -19,6 +20,9 @@ from tacit.protect._many_solver import between, fill, reach, worst_pair
 from tacit.protect.base import BATCH, NOISE_ONLY, RUNNING, Batch
 from tacit.protect.many import plan_many
 from tacit.protect.measured import measured_sum_kl
+from tacit.recall import MemoryMonitor
+from tacit.study.config import TrainConfig
+from tacit.study.trial import run
 from tacit.testing import ProtectionContract, many_class_cut
 from test_guard_state import KEY, released, same, stored
 from test_protections import SPECS
@@ -454,3 +458,79 @@ def test_releases_go_on_bit_for_bit(spec, shape, tmp_path):
         same(released(guard, cuts[max(0, stop - 1) :]), expected[max(0, stop - 1) :])
         assert guard.counts == whole.counts
         assert str(guard.to_state()) == str(whole.to_state())
+
+
+# --- attacks and measures ------------------------------------------------------------------------
+
+
+def test_leak_auc_of_many_classes_is_the_mean_against_the_rest():
+    rng = generator(0)
+    labels = rng.integers(0, 4, size=300)
+    scores = rng.normal(size=300) + (labels == 2)
+    each = [measure.leak_auc(scores, (labels == c).astype(int)) for c in range(4)]
+    assert measure.leak_auc(scores, labels) == pytest.approx(np.mean(each))
+    meter = measure.OneVsRest(4)
+    meter.add(scores, labels)
+    pooled = meter.compute(rng=rng)
+    assert pooled.leak_auc == pytest.approx(np.mean(each))
+    assert pooled.examples == 300
+    assert pooled.null_low <= pooled.low <= pooled.leak_auc <= pooled.high
+    assert each[2] > 0.7
+    with pytest.raises(InputError, match="labels must be 0 or 1, got 2"):
+        measure.leak_auc([0.1, 0.2], [1, 2])
+    with pytest.raises(InputError, match="a batch with two classes, got none"):
+        measure.OneVsRest(3).compute(rng=rng)
+
+
+def test_noise_stays_in_the_band_of_noise():
+    rng = generator(1)
+    inside = 0
+    for _ in range(40):
+        meter = measure.OneVsRest(10)
+        for _ in range(5):
+            meter.add(rng.normal(size=200), rng.integers(0, 10, size=200))
+        found = meter.compute(rng=rng, resamples=2)
+        inside += found.leak_auc <= found.null_high
+    assert inside >= 38  # at a level of 0.95 or more, 35 or fewer of 40 has probability 0.04
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_attacks_are_watched_for_many_classes(classes):
+    attacks = ["norm", "energy", "principal", "memory", "cosine", "hint", "mean"]
+    found = {}
+    for spec in ("none", "max_norm", "iso(4)", "gaussian(1)", "marvell(s=4)", FULL):
+        monitor, memory = LeakMonitor(attacks, classes=classes), MemoryMonitor(every=4)
+        guard = Guard(spec, seed=0, classes=classes, watch=lambda c, r, m=(monitor, memory):
+                      [one(c, r) for one in m])  # fmt: skip
+        for step in range(12):
+            cut = many_class_cut(120, 24, classes=classes, seed=step)
+            guard.release(replace(cut, ids=torch.arange(120)))
+        found[spec] = {name: leak.leak_auc for name, leak in monitor.report().items()}
+        assert set(found[spec]) == set(map(str, monitor.attacks))
+        assert memory.leak() >= 0.5
+    assert found["none"]["cosine"] > 0.9
+    assert found["none"]["mean"] > 0.9
+    for spec in ("marvell(s=4)", FULL):
+        assert found[spec]["cosine"] < 0.85
+        assert found[spec]["norm"] < 0.56
+        assert found[spec]["energy"] < 0.6
+
+
+def test_a_memory_of_more_classes_than_a_byte_holds():
+    monitor = MemoryMonitor()
+    cut = replace(many_class_cut(600, 4, classes=200), ids=torch.arange(600))
+    Guard("none", seed=0, watch=monitor).release(cut)
+    restored = MemoryMonitor()
+    restored.load_state(*monitor.to_state())
+    assert restored.leak() == monitor.leak() >= 0.5
+    assert restored._labels.max() == 199
+
+
+def test_a_run_of_many_classes_reports_leaks_and_a_claim():
+    values = {"dataset": "digits", "model": "mlp", "epochs": 2, "batch_size": 128, "lr": 1e-3,
+              "protect": "marvell(s=4)", "monitor_every": 2}  # fmt: skip
+    _, result = run(TrainConfig.of(values))
+    assert set(result["leak"]) >= {"norm", "cosine", "energy"}
+    assert 0.5 <= result["memory_leak"] <= 1
+    assert "classes in this batch" in result["certificate"]["assumption"]
+    assert result["certificate"]["sum_kl"] > 0
