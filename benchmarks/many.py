@@ -168,25 +168,28 @@ def sorted_right(grads: Tensor, labels: Tensor) -> float:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Return a row per run: k-means by epoch, accumulated, and the rest as of the last epoch."""
+    """Return a row per protection: lowest to highest of its seeds, by epoch."""
     epochs = sorted({one["epoch"] for one in lines})
-    head = ("protection", "seed", *(f"k-means, epoch {e}" for e in epochs),
+    head = ("protection", "seeds", *(f"k-means, {e}" for e in epochs),
             *(f"accumulated, {e}" for e in epochs[1:]), *(f"accuracy, {e}" for e in epochs[1:]),
             "norm", "energy", "sumKL")  # fmt: skip
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for spec, seed in dict.fromkeys((one["spec"], one["seed"]) for one in lines):
-        mine = {o["epoch"]: o for o in lines if (o["spec"], o["seed"]) == (spec, seed)}
-        last = mine[max(mine)]
-        cells = [_cell(mine, e, "kmeans", 2) for e in epochs]
-        cells += [_cell(mine, e, "accumulated", 2) for e in epochs[1:]]
-        cells += [_cell(mine, e, "accuracy", 3) for e in epochs[1:]]
-        cells += [f"{last[name]:.2f}" for name in ("norm", "energy", "sum_kl")]
-        out.append(f"| `{spec}` | {seed} | {' | '.join(cells)} |")
+    for spec in dict.fromkeys(one["spec"] for one in lines):
+        mine = [one for one in lines if one["spec"] == spec]
+        cells = [_range(mine, "kmeans", e) for e in epochs]
+        cells += [_range(mine, "accumulated", e) for e in epochs[1:]]
+        cells += [_range(mine, "accuracy", e) for e in epochs[1:]]
+        last = max(one["epoch"] for one in mine)
+        cells += [_range(mine, name, last) for name in ("norm", "energy", "sum_kl")]
+        seeds = ", ".join(str(seed) for seed in sorted({one["seed"] for one in mine}))
+        out.append(f"| `{spec}` | {seeds} | {' | '.join(cells)} |")
     return "\n".join(out)
 
 
-def _cell(mine: dict[int, dict[str, Any]], epoch: int, name: str, digits: int) -> str:
-    return f"{mine[epoch][name]:.{digits}f}" if epoch in mine else ""
+def _range(lines: list[dict[str, Any]], name: str, epoch: int) -> str:
+    values = [one[name] for one in lines if one["epoch"] == epoch and not np.isnan(one[name])]
+    ends = [f"{value:.{3 if name == 'accuracy' else 2}f}" for value in sorted(values)]
+    return "-".join(dict.fromkeys([*ends[:1], *ends[-1:]]))
 
 
 if __name__ == "__main__":

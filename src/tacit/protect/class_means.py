@@ -39,14 +39,16 @@ class Moments:
     @classmethod
     def of(cls, batch: Batch, *, classes: int) -> Moments:
         """Return the moments of a batch; one of zeros only has the unit one."""
-        member = np.zeros((classes, len(batch.labels)))
-        member[batch.labels.astype(np.int64), np.arange(len(batch.labels))] = 1.0
-        counts = member.sum(axis=1).astype(np.int64)
+        names, place = np.unique(batch.labels.astype(np.int64), return_inverse=True)
+        member = (place == np.arange(len(names))[:, None]).astype(np.float64)
         sums, squares = _sums(batch.rows, member, 2.0 ** -(batch.exponent or 0))
-        means = sums / np.maximum(counts, 1)[:, None]
-        several = counts >= 2
-        spread = squares[several] - counts[several] * np.square(means[several]).sum(axis=1)
-        total = max(1, int(counts[several].sum())) * batch.rows.shape[1]
+        sizes = member.sum(axis=1)
+        own = sums / sizes[:, None]
+        several = sizes >= 2
+        spread = squares[several] - sizes[several] * np.square(own[several]).sum(axis=1)
+        total = max(1.0, float(sizes[several].sum())) * batch.rows.shape[1]
+        counts, means = np.zeros(classes, dtype=np.int64), np.zeros((classes, own.shape[1]))
+        counts[names], means[names] = sizes.astype(np.int64), own
         return cls(
             counts=counts,
             means=means,
