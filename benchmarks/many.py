@@ -171,14 +171,14 @@ def table(lines: list[dict[str, Any]]) -> str:
     """Return a row per protection: lowest to highest of its seeds, by epoch."""
     epochs = sorted({one["epoch"] for one in lines})
     head = ("protection", "seeds", *(f"k-means, {e}" for e in epochs),
-            *(f"accumulated, {e}" for e in epochs[1:]), *(f"accuracy, {e}" for e in epochs[1:]),
+            *(f"accumulated, {e}" for e in epochs[1:]), *(f"accuracy, {e}" for e in epochs),
             "norm", "energy", "sumKL")  # fmt: skip
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for spec in dict.fromkeys(one["spec"] for one in lines):
         mine = [one for one in lines if one["spec"] == spec]
         cells = [_range(mine, "kmeans", e) for e in epochs]
         cells += [_range(mine, "accumulated", e) for e in epochs[1:]]
-        cells += [_range(mine, "accuracy", e) for e in epochs[1:]]
+        cells += [_range(mine, "accuracy", e) for e in epochs]
         last = max(one["epoch"] for one in mine)
         cells += [_range(mine, name, last) for name in ("norm", "energy", "sum_kl")]
         seeds = ", ".join(str(seed) for seed in sorted({one["seed"] for one in mine}))
