@@ -76,9 +76,9 @@ class Trial:
             )
         train_rows, self.test_rows = data.split(self.table, seed=config.seed)
         self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
-        watched = self._binary and config.attacks
-        self.monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
-        self.memory = MemoryMonitor(every=config.monitor_every) if watched else None
+        watch = {"every": config.monitor_every, "classes": self.table.classes}
+        self.monitor = LeakMonitor(config.attacks, **watch) if config.attacks else None
+        self.memory = MemoryMonitor(every=config.monitor_every) if config.attacks else None
         self.claims = Claims()
         self.selection: Selection | None = None
         self.features, self.label, self.layers = self._parties()
