@@ -39,14 +39,14 @@ def paper_page(path: Path, record: Mapping[str, Any], figures: Sequence[Plot] = 
 
 
 def table_text(record: Mapping[str, Any]) -> str:
-    """Return the tables and claims of a record as Markdown.
+    r"""Return the tables and claims of a record as Markdown.
 
     >>> record = {"name": "x/y", "title": "T", "paper": "x", "place": "Table 1", "scale": "quick",
     ...           "tables": [{"title": "A", "header": ["a", "b"], "rows": [["n|m", 0.5]],
     ...                       "note": ""}], "claims": [], "scaled": [], "departs": [],
     ...           "missing": [], "left_out": []}
     >>> print(table_text(record).splitlines()[-1])
-    | n\\|m | 0.500 |
+    | n\|m | 0.500 |
     """
     lines = [f"## {record['name']}: {record['title']}", "",
              f"After {record['paper']}, {record['place']}; `--{record['scale']}`."]  # fmt: skip

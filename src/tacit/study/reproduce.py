@@ -52,7 +52,7 @@ def planned(
     if not kept:
         raise UsageError(
             f"{study.full_name}: needs {' or '.join(names)}, and none is in "
-            f"{data.data_directory(data_dir)}: `tacit data describe {names[0]}` says where it is from"
+            f"{data.data_directory(data_dir)}: see `tacit data describe {names[0]}`"
         )
     return trials_of({"trial": kept}, source=study.full_name), missing
 

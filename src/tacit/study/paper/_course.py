@@ -10,7 +10,7 @@ from tacit.study.paper._reading import known, number, protected, spread
 from tacit.study.paper._study import Cell, Tabulated
 from tacit.study.sweep_store import Record
 
-__all__ = ["PLACES", "by_protection", "course", "course_table", "course_plot", "mean_leak"]
+__all__ = ["PLACES", "by_protection", "course", "course_plot", "course_table", "mean_leak"]
 
 PLACES = {"cut": "cut", "first layer": "layer1"}
 _LATE = 0.9

@@ -1,4 +1,4 @@
-"""Records of trials to numbers: groups, means over seeds, curves and where one lies below another."""
+"""Records of trials to numbers: groups, means over seeds, and which curve lies below another."""
 
 from __future__ import annotations
 

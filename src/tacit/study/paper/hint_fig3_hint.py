@@ -20,8 +20,14 @@ Trials = Mapping[tuple[Any, ...], Sequence[Record]]
 
 
 def _plan(full: bool) -> list[dict[str, Any]]:
-    base: dict[str, Any] = {"model": "wdl", "cut": 4, "epochs": 5 if full else 3, "lr": 1e-4,
-                            "attacks": ("norm", "hint"), "monitor_every": 1 if full else 4}  # fmt: skip
+    base: dict[str, Any] = {
+        "model": "wdl",
+        "cut": 4,
+        "epochs": 5 if full else 3,
+        "lr": 1e-4,
+        "attacks": ("norm", "hint"),
+        "monitor_every": 1 if full else 4,
+    }
     marvell = [f"marvell(sum_kl={level:g})" for level in (_FULL if full else _QUICK)]
     iso = [f"iso(t={t:g})" for t in ((0.1, 0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24) if full
                                      else (0.25, 0.5, 1, 2, 4, 8))]  # fmt: skip
@@ -48,8 +54,11 @@ def _read(records: Sequence[Record]) -> Finding:
                                 header=["protection", "test AUC", "test loss", "norm", "hint"],
                                 rows=rows))  # fmt: skip
         claims += _claims(dataset, trials)
-    return Finding(tables=tables, claims=claims,
-                   tradeoffs=[(_NORM, "test.auc"), (_HINT, "test.loss"), (_HINT, "test.auc")])  # fmt: skip
+    return Finding(
+        tables=tables,
+        claims=claims,
+        tradeoffs=[(_NORM, "test.auc"), (_HINT, "test.loss"), (_HINT, "test.auc")],
+    )
 
 
 def _claims(dataset: str, trials: Trials) -> list[Claim]:

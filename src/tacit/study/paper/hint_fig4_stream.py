@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,9 +59,13 @@ def _claims(means: Means) -> list[Claim]:
 
     def claim(text: str, pairs: Sequence[tuple[float, float]]) -> Claim:
         """Check that the first of each pair is the larger."""
-        there = [(a, b) for a, b in pairs if a == a and b == b]
-        return Claim(text=text, source=_WHERE, holds=all(a > b for a, b in there) if there else None,
-                     found="; ".join(f"{a:.3f} > {b:.3f}" for a, b in there))  # fmt: skip
+        there = [pair for pair in pairs if not any(map(math.isnan, pair))]
+        return Claim(
+            text=text,
+            source=_WHERE,
+            holds=all(a > b for a, b in there) if there else None,
+            found="; ".join(f"{a:.3f} > {b:.3f}" for a, b in there),
+        )
 
     others = [spec for spec in _SPECS if spec not in ("none", "iso(t=1)")]
     return [

@@ -37,8 +37,16 @@ def look_plot(record: Record, what: str, *, title: str, y: str) -> Plot:
     lines = []
     for style, name in enumerate(_CLASSES):
         found = [look[what][name] or [None] * len(QUANTILES) for look in looks]
-        lines.append(Line(name=name, x=steps, y=[f[_MIDDLE] for f in found], style=style,
-                          low=[f[_LOW] for f in found], high=[f[_HIGH] for f in found]))  # fmt: skip
+        lines.append(
+            Line(
+                name=name,
+                x=steps,
+                y=[f[_MIDDLE] for f in found],
+                style=style,
+                low=[f[_LOW] for f in found],
+                high=[f[_HIGH] for f in found],
+            )
+        )
     return line_plot(lines, title=title, x="step", y=y)
 
 

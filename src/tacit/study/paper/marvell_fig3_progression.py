@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ def _claims(dataset: str, ways: dict[str, Record]) -> list[Claim]:
     strong = [leak for place in PLACES.values() for leak in leaks(_STRONG, place)]
     order = [leaks(way, "cut") for way in _STRENGTHS if way in ways]
     falling = [all(b <= a + _SLACK for a, b in zip(before, after, strict=True))
-               for before, after in zip(order, order[1:], strict=False)]  # fmt: skip
+               for before, after in itertools.pairwise(order)]  # fmt: skip
     return [
         Claim(
             text=f"{dataset}: without protection labels leak completely (mean leak AUC of norm and "

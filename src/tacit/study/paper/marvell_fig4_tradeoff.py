@@ -139,10 +139,14 @@ def _read(records: Sequence[Record]) -> Finding:
 
 def _table(dataset: str, trials: Mapping[tuple[Any, ...], Sequence[Record]]) -> Tabulated:
     rows = [
-        [protect, len(same), *(spread(_worth(r, axis) for r in same) for axis, _ in WORTHS.values()),
-         *(spread_of(same, leak) for leak in LEAKS.values())]
+        [
+            protect,
+            len(same),
+            *(spread(_worth(r, axis) for r in same) for axis, _ in WORTHS.values()),
+            *(spread_of(same, leak) for leak in LEAKS.values()),
+        ]
         for (protect,), same in trials.items()
-    ]  # fmt: skip
+    ]
     return Tabulated(
         title=f"{dataset}: 95% quantile over batches of the leak AUC, and utility",
         header=["protection", "seeds", *WORTHS, *LEAKS],

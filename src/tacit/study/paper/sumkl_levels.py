@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -94,7 +95,7 @@ def _orders(worth: dict[str, float | None], leak: dict[str, float | None]) -> li
         for group in order:
             there = [value for way in group if (value := values.get(way)) is not None]
             means += [sum(there) / len(there)] if there else []
-        right = [a > b for a, b in zip(means, means[1:], strict=False)]
+        right = [a > b for a, b in itertools.pairwise(means)]
         claims.append(Claim(text=f"the order of {text}", source=_WHERE,
                             holds=all(right) if right else None,
                             found=f"{sum(right)} of {len(right)} neighbours in order"))  # fmt: skip

@@ -67,8 +67,10 @@ def _read(records: Sequence[Record]) -> Finding:
                       for a in ATTACKS}  # fmt: skip
             means = {d: _mean([values[d] for values in ratios.values() if d in values])
                      for d in _DELTAS}  # fmt: skip
-            rows += [[dataset, part, "ours", *means.values()],
-                     [dataset, part, "paper", *_PAPER.get((dataset, part), (None,) * 5)]]  # fmt: skip
+            rows += [
+                [dataset, part, "ours", *means.values()],
+                [dataset, part, "paper", *_PAPER.get((dataset, part), (None,) * 5)],
+            ]
             chosen = _chosen(by_delta, means)
             figures.append(ratio_plot(ratios, title=f"{dataset}, {part}", chosen=chosen))
             if part == "tenth":
