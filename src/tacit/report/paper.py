@@ -22,7 +22,7 @@ def paper_page(path: Path, record: Mapping[str, Any], figures: Sequence[Plot] = 
                ("Scale", record["scale"], "")]),
         *_tables(record),
         *_claims(record),
-        *([Heading("Figures"), *map(Figure, figures)] if figures else []),
+        *_figures(figures),
         *_published(record),
         *_listed("What was scaled down", record["scaled"]),
         *_listed("What differs from the paper in any case", record["departs"]),
@@ -81,6 +81,11 @@ def _text(cell: object) -> str:
     if isinstance(cell, float):
         return f"{cell:.3f}" if cell == 0 or abs(cell) >= 1e-3 else f"{cell:.2e}"
     return str(cell)
+
+
+def _figures(figures: Sequence[Plot]) -> list[Block]:
+    drawn: list[Block] = [Figure(figure) for figure in figures]
+    return [Heading("Figures"), *drawn] if drawn else []
 
 
 def _tables(record: Mapping[str, Any]) -> list[Block]:

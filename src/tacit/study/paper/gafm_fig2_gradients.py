@@ -46,7 +46,8 @@ def _read(records: Sequence[Record]) -> Finding:
         title="Class centres of the gradients of the last epoch, and the distance of the classes",
         header=["data set", "method", "gradient", "negatives", "positives", "TVD"],
         rows=rows,
-        note="Centres are means of the examples that are drawn, in units of their spread.",
+        note="Centres are those of the examples that are drawn, from the mean of all, in standard "
+        "deviations.",
     )
     claims += _mixed(records)
     return Finding(tables=[table], claims=claims, figures=figures)
@@ -59,7 +60,7 @@ def _named(plot: Plot, title: str) -> Plot:
 def _centres(found: Any, part: str) -> tuple[float | None, float | None]:  # noqa: ANN401
     values, labels = np.array(found["gradients"][part], float), np.array(found["label"])
     spread = float(values.std()) or 1.0
-    each = [values[labels == c] / spread for c in (0, 1)]
+    each = [(values[labels == c] - values.mean()) / spread for c in (0, 1)]
     negative, positive = (float(one.mean()) if len(one) else None for one in each)
     return negative, positive
 

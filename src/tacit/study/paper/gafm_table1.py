@@ -38,6 +38,7 @@ PAPER = {
     ("imdb", "Max Norm"): (0.92, 0.0, 0.91, 0.0, 0.56, 0.05, 1.0, 0.0, 0.99, 0.0, 0.98, 0.03),
     ("imdb", "Vanilla"): (0.92, 0.0, 0.91, 0.0, 0.62, 0.05, 1.0, 0.0, 0.99, 0.0, 0.98, 0.0),
 }  # fmt: skip
+_MUCH = 0.05
 _HARD = ("late.mean(hard=true)", "late.median(hard=true)")
 
 
@@ -97,18 +98,18 @@ def _claims(dataset: str, methods: dict[str, list[Record]]) -> list[Claim]:
 
     def below(text: str, where: str, first: list[float | None], rest: list[float | None]) -> Claim:
         a, b = [v for v in first if v is not None], [v for v in rest if v is not None]
-        holds = max(a) < min(b) if a and b else None
+        holds = max(a) < min(b) - _MUCH * ("much" in text) if a and b else None
         shown = "–" if holds is None else f"{max(a):.3f} against {min(b):.3f}"
         return Claim(text=f"{dataset}: {text}", source=where, holds=holds, found=shown)
 
     open_ones, closed = ("Vanilla", "Max Norm"), ("GAFM", "Marvell")
     return [
-        below("GAFM has a much higher test AUC than Marvell", "section 4.3.1",
+        below("GAFM has a much higher test AUC than Marvell (by 0.05)", "section 4.3.1",
               [mean("Marvell", "test_auc")], [mean("GAFM", "test_auc")]),
         below("GAFM and Marvell leak less to mean and median attacks than Vanilla and Max Norm",
               "section 4.3.2", [mean(m, axis) for m in closed for axis in _HARD],
               [mean(m, axis) for m in open_ones for axis in _HARD]),
-        below("the TVD of GAFM and Marvell is much smaller", "section 4.3.2",
+        below("the TVD of GAFM and Marvell is much smaller (by 0.05)", "section 4.3.2",
               [mean(m, "tvd") for m in closed], [mean(m, "tvd") for m in open_ones]),
     ]  # fmt: skip
 
