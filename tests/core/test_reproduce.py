@@ -227,7 +227,7 @@ def test_the_command(tmp_path, capsys):
     listed = json.loads(capsys.readouterr().out)["studies"]
     assert {one["name"] for one in listed} == {s.full_name for s in studies()}
     words = ["--set", "dataset=breast_cancer", "--set", "model=mlp(hidden=8)", "--set=epochs=4",
-             "--set", "batch_size=16", "--set", "monitor_every=3", "--set", "rows=null"]  # fmt: skip
+             "--set=batch_size=16", "--set", "monitor_every=3", "--set", "rows=null"]  # fmt: skip
     out = ["--out", str(tmp_path / "o"), "--workers", "1"]
     assert main(["reproduce", "fig6-norms", *words, *out, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)

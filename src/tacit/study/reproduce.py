@@ -101,7 +101,9 @@ def reproduce(
             f"{study.full_name}: all {len(records)} trials failed; the first: {records[0].error}"
         )
     finding = study.read(done)
-    record = finite(_record(study, finding, records, full=full, changed=changed, missing=missing))
+    record: dict[str, Any] = finite(
+        _record(study, finding, records, full=full, changed=changed, missing=missing)
+    )
     _write(out, record, finding, records)
     return record
 

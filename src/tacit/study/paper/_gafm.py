@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tacit.study.config import TrainConfig
 from tacit.study.outcome import mean
-from tacit.study.paper._reading import number, spread, spread_of
-from tacit.study.paper._study import Cell, Published, Spread
+from tacit.study.paper._reading import number, spread_of
+from tacit.study.paper._study import Cell, Published
 from tacit.study.sweep_store import Record
 
 __all__ = [
@@ -100,7 +100,9 @@ def paper_cells(numbers: Sequence[float] | None) -> Sequence[float | None]:
     return [None] * len(MEASURES) if numbers is None else numbers
 
 
-def published_rows(table: dict[tuple[str, str], tuple[float, ...]], source: str) -> list[Published]:
+def published_rows(
+    table: Mapping[tuple[str, str], tuple[float, ...]], source: str
+) -> list[Published]:
     """Return the rows of a table as published numbers: value, deviation, value, ..."""
     return [
         Published(what=f"{dataset}, {method}: {measure}", value=row[2 * at], sd=row[2 * at + 1],
@@ -114,8 +116,3 @@ def ratio(record: Record, attack: str) -> float | None:
     """Return leak AUC / training AUC, as appendix C.2 has it."""
     leak, auc = number(record, f"leak.{attack}.mean"), number(record, "train_auc")
     return None if leak is None or not auc else leak / auc
-
-
-def mean_over(records: Sequence[Record], value: Callable[[Record], float | None]) -> Spread | None:
-    """Return the mean over repetitions of something that is computed from a record."""
-    return spread(map(value, records))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tacit.report.components import repetitions
@@ -56,7 +56,7 @@ def _read(records: Sequence[Record]) -> Finding:
 
 
 def read_methods(
-    records: Sequence[Record], *, paper: dict[tuple[str, str], tuple[float, ...]]
+    records: Sequence[Record], *, paper: Mapping[tuple[str, str], tuple[float, ...]]
 ) -> Finding:
     """Return a row per data set and method, the claims about them, and every repetition drawn."""
     rows, claims, figures = [], [], []

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tacit.report.components import ratio_plot
-from tacit.study.paper._gafm import ATTACKS, mean_over, of_set, ratio, sets
-from tacit.study.paper._reading import grouped, mean_of
+from tacit.study.paper._gafm import ATTACKS, of_set, ratio, sets
+from tacit.study.paper._reading import grouped, mean_of, spread
 from tacit.study.paper._study import Cell, Claim, Finding, Published, Study, Tabulated
 from tacit.study.sweep_store import Record
 
@@ -62,9 +62,7 @@ def _read(records: Sequence[Record]) -> Finding:
             if not of_part:
                 continue
             by_delta = {d: [r for r in of_part if _delta(r) == d] for d in _DELTAS}
-            ratios = {a: {d: s.mean for d, same in by_delta.items()
-                          if (s := mean_over(same, lambda r, a=a: ratio(r, a))) is not None}
-                      for a in ATTACKS}  # fmt: skip
+            ratios = {attack: _ratios(by_delta, attack) for attack in ATTACKS}
             means = {d: _mean([values[d] for values in ratios.values() if d in values])
                      for d in _DELTAS}  # fmt: skip
             rows += [
@@ -79,6 +77,11 @@ def _read(records: Sequence[Record]) -> Finding:
                       header=["data set", "rows", "whose", *(f"delta {d}" for d in _DELTAS)],
                       rows=rows, note=_NOTE)  # fmt: skip
     return Finding(tables=[table], claims=claims, figures=figures)
+
+
+def _ratios(by_delta: dict[float, list[Record]], attack: str) -> dict[float, float]:
+    means = {d: spread(ratio(r, attack) for r in same) for d, same in by_delta.items()}
+    return {delta: mean.mean for delta, mean in means.items() if mean is not None}
 
 
 def _mean(values: Sequence[float]) -> float | None:
