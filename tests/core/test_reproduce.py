@@ -39,8 +39,8 @@ TINY = {
     "fig10-layers": {},
     "fig2-error-bound": {},
     "fig6-norms": {"monitor_every": 3},
-    "fig4-stream": {"dataset": "ads", "rows": 1500, "batch_size": 64},
-    "sumkl-levels": {"dataset": "ads", "rows": 1500, "batch_size": 64},
+    "fig4-stream": {"dataset": "ads", "rows": 3000, "batch_size": 64},
+    "sumkl-levels": {"dataset": "ads", "rows": 3000, "batch_size": 64},
 }
 
 
@@ -66,6 +66,7 @@ def checked(finding):
     for table in finding.tables:
         assert table.rows
         assert all(len(row) == len(table.header) for row in table.rows), table.title
+        assert all(any(isinstance(cell, float | Spread) for cell in row) for row in table.rows)
     assert all(claim.text and claim.source and claim.found for claim in finding.claims)
     assert all(plot.data for plot in finding.figures)
     return finding
@@ -110,7 +111,8 @@ def test_published_numbers_are_the_papers():
 
 @pytest.mark.parametrize("name", TINY)
 def test_it_runs_small(name):
-    checked(find(name).read(records_of(find(name), **TINY[name])))
+    records = records_of(find(name), keep=lambda config: config.seed == 0, **TINY[name])
+    checked(find(name).read(records))
 
 
 def test_observations_are_those_of_the_gradients():

@@ -64,7 +64,7 @@ def _claims(means: Means) -> list[Claim]:
             text=text,
             source=_WHERE,
             holds=all(a > b for a, b in there) if there else None,
-            found="; ".join(f"{a:.3f} > {b:.3f}" for a, b in there),
+            found="; ".join(f"{a:.3f} > {b:.3f}" for a, b in there) or "not measured",
         )
 
     others = [spec for spec in _SPECS if spec not in ("none", "iso(t=1)")]
