@@ -20,10 +20,12 @@ from tacit.guard import Guard
 from tacit.measure import Ledger, forecast
 from tacit.monitor import LeakMonitor
 from tacit.recall import MemoryMonitor
+from tacit.rng import Key
 from tacit.runtime import FeatureEnd, FeatureParty, LabelParty, Recorded, adam, predict, train
 from tacit.study.batches import days, epochs, held_out, steps_of_days
 from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
+from tacit.study.embedded import Components, Embedded, signed
 from tacit.study.layers import LayerMonitor
 from tacit.study.outcome import Claims, leak_records, mean, results_of, utility
 from tacit.study.selection import Selection
@@ -69,18 +71,17 @@ class Trial:
         )
         fitting = "bce" if self._binary else "ce"
         self.objective = objective.get(config.objective or fitting)
-        if str(self.objective) != fitting:
-            raise UsageError(
-                f"--objective {self.objective}: {self.table.name} has {self.table.classes} classes "
-                f"and needs {fitting}"
-            )
+        self._check_objective(fitting)
         train_rows, self.test_rows = data.split(self.table, seed=config.seed)
         self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
         watched = self._binary and config.attacks
         self.monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
         self.memory = MemoryMonitor(every=config.monitor_every) if watched else None
         self.claims = Claims()
+        self.embedded = Embedded()
+        self.components = Components(np.asarray(self.table.labels)) if watched else None
         self.selection: Selection | None = None
+        self.embedding_leak: float | None = None
         self.features, self.label, self.layers = self._parties()
         self.tapes: list[TapeWriter] = []
         self.ends: list[FeatureEnd] = list(self.features)
@@ -90,6 +91,20 @@ class Trial:
     @property
     def _binary(self) -> bool:
         return self.table.classes == 2
+
+    def _check_objective(self, fitting: str) -> None:
+        given, config = self.objective, self.config
+        adversarial = isinstance(given, objective.Gafm)
+        if str(given) != fitting and not (adversarial and self._binary):
+            raise UsageError(
+                f"--objective {given}: {self.table.name} has {self.table.classes} classes "
+                f"and needs {fitting}"
+            )
+        if adversarial and config.parties > 1 and config.combine != "mean":
+            raise UsageError(
+                f"--combine {config.combine}: with several feature parties gafm needs embeddings "
+                "that stay in (0, 1): use --combine mean"
+            )
 
     def _record(self, place: Path) -> None:
         for number, party in enumerate(self.features):
@@ -131,6 +146,10 @@ class Trial:
             combined_by=config.combine,
             source=None if own is None else reader.source(own),
             early=False,
+            width=model.width,
+            key=Key.from_seed(config.seed),
+            first_steps=0 if config.stream else len(self.train_rows) // config.batch_size,
+            embedded=self.embedded,
         )
         if config.hold_out is not None:
             self.selection = Selection(self.held_rows, labels, features=features, label=label)
@@ -185,8 +204,12 @@ class Trial:
     def score(self, rows: Indices) -> dict[str, float]:
         """Return the measures of utility on some rows."""
         place = torch.from_numpy(rows)
+        truth = np.asarray(self.table.labels)[rows]
         probs = predict(place, features=self.features, label=self.label).numpy()
-        return utility(probs, np.asarray(self.table.labels)[rows])
+        found = utility(probs, truth)
+        self.embedding_leak = self.embedded.leak(truth)
+        flipped = self.label.learner.record().get("flipped")
+        return found if flipped is None else signed(found, flipped=flipped)
 
 
 @final
@@ -217,6 +240,7 @@ class _Run:
                     "test": found,
                     "leak": leak,
                     "memory_leak": None if memory is None else memory.leak(),
+                    "embedding_leak": self.trial.embedding_leak,
                 }
             )
             if self.trial.selection is not None:
@@ -226,9 +250,13 @@ class _Run:
     def _train(self, number: int, batches: list[Indices]) -> None:
         places = (torch.from_numpy(rows) for rows in batches)
         trial = self.trial
-        first = len(self.losses)
+        first, components = len(self.losses), trial.components
+        if components is not None:
+            components.begin()
         for done in train(places, features=trial.ends, label=trial.label, first=first):
             self.losses.append(done.loss)
+            if components is not None:
+                components.add(trial.label.last)
             self._report(
                 number, done.loss, note=self._forecast() if len(self.losses) == 1 else None
             )

@@ -1,0 +1,110 @@
+"""Train GAFM as its paper does and write its tables and pictures: ``python benchmarks/gafm.py``.
+
+Every finished run is a line of the file given by ``--out``, and a run that is there is not done
+again: an interrupted measurement goes on. ``--only`` names groups; ``--write`` puts the tables into
+docs/results.md and the pictures into a page. Needs the data sets (``tacit data list``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tacit.study.config import TrainConfig
+from tacit.study.trial import run
+
+ATTACKS = ("norm", "mean(hard=true)", "median(hard=true)", "mean")
+PAPER = {"model": "gafm_net", "epochs": 300, "batch_size": 1028, "lr": 1e-4, "attacks": ATTACKS}
+STEPS = {"spambase": 3, "credit": 20, "imdb": 24}
+DELTAS = (0.1, 0.2, 0.3, 0.5)
+EVERY = 5
+LAST = 6
+Run = dict[str, Any]
+
+
+def plan() -> Iterator[tuple[str, Run]]:
+    """Yield every run with its group, the most wanted first."""
+    for seed in range(3):
+        yield "table", {"dataset": "spambase", "objective": "gafm(delta=0.05)", "seed": seed}
+    for name, values in {
+        "ablation": ({"objective": f"gafm(ablate={part})"} for part in ("gan", "penalty")),
+        "parties": [{"objective": "gafm", "parties": 3, "combine": "mean"}],
+        "sigma": ({"objective": f"gafm(sigma={sigma})"} for sigma in (0.25, 1)),
+        "baseline": ({"protect": p} for p in ("none", "max_norm", "marvell(s=1)", "marvell(s=4)")),
+        "after": ({"objective": "gafm", "protect": f"marvell(s={s})"} for s in (1, 4)),
+        "delta": ({"objective": f"gafm(delta={delta})"} for delta in DELTAS),
+    }.items():
+        for changed in values:
+            for seed in range(3):
+                yield name, {"dataset": "spambase", "seed": seed, **changed}
+    for seed in range(3, 10):
+        yield "table", {"dataset": "spambase", "objective": "gafm(delta=0.05)", "seed": seed}
+
+
+def large() -> Iterator[tuple[str, Run]]:
+    """Yield the runs on the two large tables."""
+    for seed in range(3):
+        for dataset in ("imdb", "credit"):
+            yield "table", {"dataset": dataset, "objective": "gafm(delta=0.1)", "seed": seed}
+
+
+def measured(values: Run) -> Run:
+    """Train once; return what the tables and pictures need of it."""
+    every = EVERY * STEPS[values["dataset"]]
+    config = TrainConfig.of({**PAPER, "monitor_every": every, **values})
+    start = time.process_time()
+    _, found = run(config)
+    leaks = [part["leak"] for part in found["history"] if part["leak"]]
+    return {
+        "test": found["test"],
+        "leak": {name: _means([leak[name]["mean"] for leak in leaks]) for name in ATTACKS},
+        "memory_leak": found["memory_leak"],
+        "embedding_leak": found["embedding_leak"],
+        "objective_record": found["objective_record"],
+        "tvd": found["components"]["tvd"],
+        "components": found["components"] if values["seed"] == 0 else None,
+        "cpu_seconds": time.process_time() - start,
+        "seconds": found["seconds"],
+    }
+
+
+def _means(values: list[float]) -> dict[str, float]:
+    return {"all": float(np.mean(values)), "last": float(np.mean(values[-LAST:]))}
+
+
+def go(runs: Iterator[tuple[str, Run]], out: Path) -> None:
+    """Do what is not done yet."""
+    done = [json.loads(line)["values"] for line in out.open()] if out.exists() else []
+    for group, values in runs:
+        if values in done:
+            continue
+        found = measured(values)
+        with out.open("a") as file:
+            file.write(json.dumps({"group": group, "values": values, **found}) + "\n")
+        test = found["test"]
+        print(group, values, f"test AUC {test['auc']:.3f}", f"{found['cpu_seconds']:.0f} s",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("gafm.jsonl"))
+    parser.add_argument("--only", choices=("small", "large"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.only != "large":
+        go(plan(), given.out)
+    if given.only != "small":
+        go(large(), given.out)
+
+
+if __name__ == "__main__":
+    main()
