@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tacit.errors import InputError, ReleaseError
 from tacit.guard import Guard
 from tacit.nets import Combine, combine
-from tacit.objective import Objective, Setting, Signal, Turn
+from tacit.objective import Learner, Objective, Setting, Signal, Turn
 from tacit.rng import Key
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.types import Cut, Release
@@ -128,8 +128,8 @@ class LabelParty(LabelEnd):
     With ``early`` the release is returned before the top model's weight gradients are computed, so
     that both sides can work at once; in one process, where they cannot, that only costs time.
     ``width`` (of the combined cut), ``key`` and ``first_steps`` are for objectives that ask for
-    them; ``embedded`` is shown the combined cut of everything that is predicted, and ``last`` is
-    the last batch as this party saw it.
+    them, and ``learner`` is an objective at work that was made before. ``embedded`` is shown the
+    combined cut of everything that is predicted; ``last`` is the last batch as this party saw it.
     """
 
     def __init__(
@@ -146,12 +146,13 @@ class LabelParty(LabelEnd):
         width: int | None = None,
         key: Key | None = None,
         first_steps: int = 0,
+        learner: Learner | None = None,
         embedded: Callable[[Tensor], None] | None = None,
     ) -> None:
         self.top = top
         self.guard = guard
         self.objective = objective
-        self.learner = objective.learner(
+        self.learner = learner or objective.learner(
             Setting(top=top, optimizer=optimizer, labels=labels, width=width, key=key,
                     first_steps=first_steps, early=early)
         )  # fmt: skip

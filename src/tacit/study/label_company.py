@@ -8,9 +8,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tacit import data, nets, objective
+from tacit import data, objective
 from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.measure import Ledger
@@ -30,7 +30,6 @@ from tacit.runtime.reception import Accepts, Reception
 from tacit.runtime.schedule import Schedule
 from tacit.runtime.session import Step
 from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
-from tacit.study.columns import Source
 from tacit.study.company import (
     Log,
     checkpoints_of,
@@ -41,10 +40,11 @@ from tacit.study.company import (
 )
 from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.label_measures import LabelMeasures
+from tacit.study.label_model import combined_cut, objective_of, own_source, top_of
 from tacit.study.party_config import PartyConfig
 from tacit.types import Cut, Release
 
-__all__ = ["LabelCompany", "listen", "own_source", "reception_of", "top_of"]
+__all__ = ["LabelCompany", "listen", "reception_of"]
 
 NOISE_KEY = "noise.key"
 
@@ -68,22 +68,6 @@ def reception_of(config: PartyConfig, plan: Plan, listener: Accepts, log: Log) -
     )
 
 
-def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Module:
-    """Return the label party's part of the model as it is before the first step."""
-    assert table.classes is not None  # noqa: S101 - a label party's table has classes
-    numeric, cardinalities = table.inputs
-    own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
-    model, classes = nets.get(config.model), table.classes
-    each = model.cut_width(cut=config.cut, classes=classes)
-    width = nets.combined_width([each] * len(config.peers), config.combine)
-    return model.top(width, own=own, cut=config.cut, classes=classes, seed=seed)
-
-
-def own_source(table: data.PartyTable, common: Common) -> Source | None:
-    """Return the way to the label party's own columns, None where it has none."""
-    return table.source(common.order) if any(table.inputs) else None
-
-
 @final
 class LabelCompany:
     """The label party: its table, its top model, its guard, its journal.
@@ -103,7 +87,7 @@ class LabelCompany:
         self._common: Common | None = None
         encoding_of(folder, self.table)
         self.measures = LabelMeasures(config, folder, classes=self.classes)
-        self.objective = objective.get("bce" if self.classes == 2 else "ce")
+        self.objective = objective_of(config, self.classes)
         self._key = self._secret()
         self.journal = Journal.open(
             folder.path / "journal", run=run_name(config), sync=config.journal_sync
@@ -186,11 +170,16 @@ class LabelCompany:
             optimizer=optimizer,
             combined_by=config.combine,
             source=own_source(self.table, common),
+            width=combined_cut(config, self.classes),
+            key=Key(self._key),
+            first_steps=Schedule.of(self.plan, len(common)).per_epoch,
+            embedded=self.measures.embedded,
         )
+        self.measures.learner = party.learner
         return Works(
             party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest)),
-            models={"top": top},
-            optimizers={"top": optimizer},
+            models={"top": top, **party.learner.models},
+            optimizers={"top": optimizer, **party.learner.optimizers},
             states=lambda: _states(guard) | self.measures.states(),
         )
 
@@ -266,6 +255,7 @@ class LabelCompany:
             "role": config.role,
             "ended": ended,
             "protection": config.protect,
+            "objective": str(self.objective),
             "labels": config.labels,
             "budget": config.budget,
             "steps": self.place.stops()[-1],

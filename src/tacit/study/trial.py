@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -26,8 +26,10 @@ from tacit.study.batches import days, epochs, held_out, steps_of_days
 from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
 from tacit.study.embedded import Components, Embedded, signed
+from tacit.study.label_model import fitting_objective
 from tacit.study.layers import LayerMonitor
 from tacit.study.outcome import Claims, leak_records, mean, results_of, utility
+from tacit.study.progress import Observer, Progress
 from tacit.study.selection import Selection
 from tacit.types import Cut, Release
 
@@ -35,26 +37,6 @@ __all__ = ["Observer", "Progress", "Trial", "run"]
 
 Indices = npt.NDArray[np.int64]
 Watcher = Callable[[Cut, Release], None]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """What an observer is told: after every step, and with ``test`` at the end of a part.
-
-    A part is an epoch, or a day of a stream.
-    """
-
-    step: int
-    steps: int
-    part: int
-    loss: float
-    test: dict[str, float] | None = None
-    leak: dict[str, dict[str, float]] | None = None
-    note: str | None = None
-
-
-Observer = Callable[[Progress], None]
 
 
 @final
@@ -69,9 +51,12 @@ class Trial:
         self.table = data.load(
             config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
         )
-        fitting = "bce" if self._binary else "ce"
-        self.objective = objective.get(config.objective or fitting)
-        self._check_objective(fitting)
+        self.objective = fitting_objective(
+            config.objective,
+            classes=self.table.classes,
+            parties=config.parties,
+            combine=config.combine,
+        )
         train_rows, self.test_rows = data.split(self.table, seed=config.seed)
         self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
         watched = self._binary and config.attacks
@@ -91,20 +76,6 @@ class Trial:
     @property
     def _binary(self) -> bool:
         return self.table.classes == 2
-
-    def _check_objective(self, fitting: str) -> None:
-        given, config = self.objective, self.config
-        adversarial = isinstance(given, objective.Gafm)
-        if str(given) != fitting and not (adversarial and self._binary):
-            raise UsageError(
-                f"--objective {given}: {self.table.name} has {self.table.classes} classes "
-                f"and needs {fitting}"
-            )
-        if adversarial and config.parties > 1 and config.combine != "mean":
-            raise UsageError(
-                f"--combine {config.combine}: with several feature parties gafm needs embeddings "
-                "that stay in (0, 1): use --combine mean"
-            )
 
     def _record(self, place: Path) -> None:
         for number, party in enumerate(self.features):
