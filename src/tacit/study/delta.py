@@ -76,9 +76,9 @@ def choose_delta(
     """Train on a share of the rows with every delta and return the one of least average ratio.
 
     ``min over delta of mean(leak AUC / training AUC)`` over attacks and repetitions, subject to a
-    training AUC (without its sign) of at least ``tau``. Leak AUCs are means over the batches looked
-    at. Every repetition has a seed and rows of its own; both kinds of party must be willing to share
-    the labels of those rows, as the paper says of its 10%.
+    training AUC (without its sign) of at least ``tau``. Leak AUCs are means over the batches that
+    were looked at. Every repetition has a seed and rows of its own; the label party must be willing
+    to share the labels of those rows, as the paper says of its 10%.
 
     References:
         Han and Guan (2023), appendix C.2 and Eq. C.1, with its grid, its 10%, its five repetitions

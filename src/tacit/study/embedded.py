@@ -14,7 +14,7 @@ from tacit.runtime.party import Shown
 
 __all__ = ["Components", "Embedded", "signed"]
 
-_DRAWN = 1000
+_DRAWN = 500
 """So many points make a picture; more only make it heavy."""
 
 
@@ -76,10 +76,15 @@ class Components:
         found = {name: torch.cat(values).flatten().double() for name, values in columns.items()}
         return {
             "label": labels[:_DRAWN].tolist(),
-            "prediction": torch.sigmoid(-outputs if flipped else outputs)[:_DRAWN].tolist(),
-            "gradients": {name: values[:_DRAWN].tolist() for name, values in found.items()},
+            "prediction": _drawn(torch.sigmoid(-outputs if flipped else outputs)),
+            "gradients": {name: _drawn(values) for name, values in found.items()},
             "tvd": {name: _distance(values.numpy(), labels) for name, values in found.items()},
         }
+
+
+def _drawn(values: Tensor) -> list[float]:
+    """Return the first values, as exact as a picture is."""
+    return [float(f"{value:.5g}") for value in values[:_DRAWN].tolist()]
 
 
 def _distance(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float | None:

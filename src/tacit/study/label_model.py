@@ -35,9 +35,23 @@ def own_source(table: data.PartyTable, common: Common) -> Source | None:
 
 def objective_of(config: PartyConfig, classes: int) -> objective.Objective:
     """Return the objective that a configuration names, or the one that fits the labels."""
-    return fitting_objective(
+    given = fitting_objective(
         config.objective, classes=classes, parties=len(config.peers), combine=config.combine
     )
+    if not isinstance(given, objective.Gafm):
+        return given
+    if given.delta == "auto":
+        raise UsageError(
+            f"objective {given}: delta=auto takes trial runs on both sides' rows: choose it with "
+            "`tacit train`, and write the number here"
+        )
+    width = combined_cut(config, classes)
+    if width != 1:
+        raise UsageError(
+            f"model {config.model}: gafm needs a cut one number wide, in (0, 1), got {width}: "
+            'write model = "gafm_net" on both sides'
+        )
+    return given
 
 
 def fitting_objective(
