@@ -25,6 +25,7 @@ ATTACKS = ("norm", "mean(hard=true)", "median(hard=true)", "mean")
 PAPER = {"model": "gafm_net", "epochs": 300, "batch_size": 1028, "lr": 1e-4, "attacks": ATTACKS}
 STEPS = {"spambase": 3, "credit": 6, "imdb": 9}
 DELTAS = (0.1, 0.2, 0.3, 0.5)
+BASELINES = ("none", "marvell(s=1)", "marvell(s=4)", "marvell(s=64)", "marvell(s=1024)", "max_norm")
 EVERY = 10
 LAST = 3
 Run = dict[str, Any]
@@ -35,16 +36,16 @@ def plan() -> Iterator[tuple[str, Run]]:
     for seed in range(10):
         yield "table", {"dataset": "spambase", "objective": "gafm(delta=0.05)", "seed": seed}
     groups: dict[str, list[Run]] = {
+        "baseline": [{"protect": p} for p in BASELINES],
         "ablation": [{"objective": f"gafm(ablate={part})"} for part in ("gan", "penalty")],
         "parties": [{"objective": "gafm", "parties": 3, "combine": "mean"}],
         "sigma": [{"objective": f"gafm(sigma={sigma})"} for sigma in (0.25, 1)],
-        "baseline": [{"protect": p} for p in ("none", "max_norm", "marvell(s=1)", "marvell(s=4)")],
         "after": [{"objective": "gafm", "protect": f"marvell(s={s})"} for s in (1, 4)],
         "delta": [{"objective": f"gafm(delta={delta})"} for delta in DELTAS],
     }
-    for name, values in groups.items():
-        for changed in values:
-            for seed in range(3):
+    for seed in range(3):
+        for name, values in groups.items():
+            for changed in values:
                 yield name, {"dataset": "spambase", "seed": seed, **changed}
 
 
@@ -71,6 +72,7 @@ def measured(values: Run) -> Run:
         "objective_record": found["objective_record"],
         "tvd": found["components"]["tvd"],
         "components": found["components"] if values["seed"] == 0 else None,
+        "by_epoch": [round(part["test"]["auc"], 4) for part in found["history"]],
         "cpu_seconds": time.process_time() - start,
         "seconds": found["seconds"],
     }
