@@ -16,6 +16,7 @@ def record(**more):
             "gradients": {"whole": [0.3, -0.3, 0.1], "gan": [0.1, 0.2, 0.3],
                           "penalty": [0.2, -0.5, -0.2]},
             "tvd": {"whole": 0.3333, "gan": 0.6161, "penalty": None},
+            "joint_leak": 0.9876,
         },
         **more,
     }  # fmt: skip
@@ -47,7 +48,7 @@ def test_the_page_of_a_run_shows_the_parts_and_the_own_output(tmp_path):
     runs_page(page, {"one": record(delta_selection=chosen)})
     text = page.read_text()
     for said in ("Prediction against gradient", "GAN part", "Penalty part", "0.616", "AUC of 0.951",
-                 "What the objective claims: empirical only",
+                 "AUC of 0.988", "What the objective claims: empirical only",
                  "Leakage for its worth over delta"):  # fmt: skip
         assert said in text, said
     assert ODD not in text

@@ -202,7 +202,8 @@ def _normal(grads: Tensor) -> Tensor:
     if not bool(largest > 0):
         return torch.zeros_like(grads)
     scaled = grads / largest  # tiny gradients would vanish in their squares
-    return scaled / torch.linalg.vector_norm(scaled)
+    length: Tensor = torch.linalg.vector_norm(scaled)
+    return scaled / length
 
 
 def _linear(inputs: int, outputs: int, stream: Stream) -> nn.Linear:

@@ -28,6 +28,11 @@ _OWN = (
     "examples that were held out with an AUC of {value:.3f}: what a gradient hides is not hidden "
     "from whoever holds the trained embedding."
 )
+_JOINT = (
+    "Read beside the embedding that each belongs to, the gradients of this one epoch tell "
+    "the label with an AUC of {value:.3f} to whoever knows half of the labels (nearest neighbours, "
+    "each half judged by the other)."
+)
 
 
 def component_plot(
@@ -147,6 +152,9 @@ def _said(found: Fields) -> list[Block]:
     own = found.number("embedding_leak")
     if own is not None:
         said.append(Paragraph(_OWN.format(value=own)))
+    joint = found.need("components").number("joint_leak")
+    if joint is not None:
+        said.append(Paragraph(_JOINT.format(value=joint)))
     claim = found.need("objective_record").text("claim")
     if claim:
         said.append(Paragraph(f"What the objective claims: {claim}."))

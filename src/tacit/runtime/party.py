@@ -74,9 +74,10 @@ def adam(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.opt
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shown:
-    """A batch as the label party saw it: its rows, what the objective made of it, what was sent."""
+    """A batch as the label party saw it: the combined cut, what was made of it, what was sent."""
 
     rows: Rows
+    cut: Tensor
     signal: Signal
     released: Tensor
 
@@ -202,7 +203,8 @@ class LabelParty(LabelEnd):
                 weight=1 / len(rows),
             )
         )
-        self.last = Shown(rows=rows, signal=signal, released=release.grads)
+        cut = turn.cut.detach()
+        self.last = Shown(rows=rows, cut=cut, signal=signal, released=release.grads)
         return release
 
     def update(self) -> float:

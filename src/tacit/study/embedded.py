@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = ["Components", "Embedded", "signed"]
 
 _DRAWN = 500
 """So many points make a picture; more only make it heavy."""
+_NEAREST = 9
 
 
 @final
@@ -46,8 +48,9 @@ class Embedded:
 class Components:
     """Gathers predictions and scalar gradients of one part of a run, whole and by component.
 
-    What is recorded is the last part's: the picture of GAFM's figures 2, B.1 and B.2, and the total
-    variation distance between the classes. It uses true labels, and is the judge's alone.
+    What is recorded is the last part's: the picture of GAFM's figures 2, B.1 and B.2, the total
+    variation distance between the classes, and what a gradient tells beside the embedding that it
+    belongs to. It uses true labels, and is the judge's alone.
     """
 
     def __init__(self, truth: npt.NDArray[Any]) -> None:
@@ -79,6 +82,7 @@ class Components:
             "prediction": _drawn(torch.sigmoid(-outputs if flipped else outputs)),
             "gradients": {name: _drawn(values) for name, values in found.items()},
             "tvd": {name: _distance(values.numpy(), labels) for name, values in found.items()},
+            "joint_leak": _beside(self._shown, labels),
         }
 
 
@@ -90,6 +94,38 @@ def _drawn(values: Tensor) -> list[float]:
 def _distance(values: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float | None:
     ones, zeros = values[labels == 1], values[labels == 0]
     return measure.tvd(ones, zeros) if min(len(ones), len(zeros)) > 1 else None
+
+
+def _beside(shown: Sequence[Shown], labels: npt.NDArray[Any]) -> float | None:
+    """Return the leak AUC of a release that is read beside the embedding that it belongs to.
+
+    Two halves of the examples judge each other by their nearest neighbours: what a feature party
+    could tell that knows some of the labels. A gradient that says little alone may say all beside
+    its embedding. Both are standardised within their step.
+    """
+    each = [
+        np.stack([_standard(s.cut), _standard(s.released)], axis=1)
+        for s in shown
+        if s.cut.shape == s.released.shape
+    ]
+    points = np.concatenate(each)[: 2 * _DRAWN] if each else np.zeros((0, 2))
+    labels = labels[: len(points)]
+    if min(np.bincount(labels[::2], minlength=2)[:2]) < _NEAREST or len(points) < 4 * _NEAREST:
+        return None
+    scores = np.empty(len(points))
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    for known, judged in ((even, odd), (odd, even)):
+        apart = ((points[judged, None] - points[None, known]) ** 2).sum(axis=2)
+        nearest = np.argpartition(apart, _NEAREST, axis=1)[:, :_NEAREST]
+        scores[judged] = labels[known][nearest].mean(axis=1)
+    both = len(np.unique(labels)) == 2
+    return measure.leak_auc(scores, labels) if both else None
+
+
+def _standard(tensor: Tensor) -> npt.NDArray[Any]:
+    values = tensor.flatten().double().numpy()
+    spread = float(values.std())
+    return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
 
 def signed(test: dict[str, float], *, flipped: bool) -> dict[str, float]:
