@@ -10,7 +10,8 @@ def record(**more):
         "format": 1, "dataset": "spambase", "model": "gafm_net", "protection": "none",
         "objective": "gafm", "epochs": 1, "steps": 3, "seconds": 1.0, "train": {"loss": 0.7},
         "test": {"auc": 0.93, "raw_auc": 0.07}, "leak": {}, "memory_leak": 0.9, "history": [],
-        "embedding_leak": 0.9512, "objective_record": {"claim": f"empirical only {ODD}"},
+        "embedding_leak": 0.9512,
+        "objective_record": {"claim": f"empirical only {ODD}", "flipped": True},
         "components": {
             "label": [0, 1, 1], "prediction": [0.1, 0.9, 0.8],
             "gradients": {"whole": [0.3, -0.3, 0.1], "gan": [0.1, 0.2, 0.3],
@@ -48,7 +49,7 @@ def test_the_page_of_a_run_shows_the_parts_and_the_own_output(tmp_path):
     runs_page(page, {"one": record(delta_selection=chosen)})
     text = page.read_text()
     for said in ("Prediction against gradient", "GAN part", "Penalty part", "0.616", "AUC of 0.951",
-                 "AUC of 0.988", "What the objective claims: empirical only",
+                 "AUC of 0.988", "raw test AUC 0.070", "What the objective claims: empirical only",
                  "Leakage for its worth over delta"):  # fmt: skip
         assert said in text, said
     assert ODD not in text

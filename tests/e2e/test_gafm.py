@@ -15,7 +15,7 @@ from tacit.study.delta import DeltaRow, choose_delta, least_ratio, settled
 from tacit.study.trial import run
 
 SMALL = {"dataset": "breast_cancer", "model": "gafm_net", "objective": "gafm", "epochs": 4,
-         "batch_size": 64, "lr": 0.01, "monitor_every": 4}  # fmt: skip
+         "batch_size": 64, "lr": 0.01, "monitor_every": 50}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def trained(**changed):
 
 
 def test_a_run_says_what_the_gradients_do_not_show():
-    for seed in range(3):
+    for seed in range(2):
         trial, found = trained(seed=seed, epochs=20, lr=0.002)
         test, record = found["test"], found["objective_record"]
         assert record["claim"].startswith("empirical only")

@@ -33,6 +33,10 @@ _JOINT = (
     "the label with an AUC of {value:.3f} to whoever knows half of the labels (nearest neighbours, "
     "each half judged by the other)."
 )
+_FLIPPED = (
+    "The generator had learnt the map upside down (raw test AUC {value:.3f}); the label party turned "
+    "its predictions around by its training labels, and sent nothing for it."
+)
 
 
 def component_plot(
@@ -155,6 +159,9 @@ def _said(found: Fields) -> list[Block]:
     joint = found.need("components").number("joint_leak")
     if joint is not None:
         said.append(Paragraph(_JOINT.format(value=joint)))
+    raw = found.need("test").number("raw_auc")
+    if found.need("objective_record").flag("flipped") and raw is not None:
+        said.append(Paragraph(_FLIPPED.format(value=raw)))
     claim = found.need("objective_record").text("claim")
     if claim:
         said.append(Paragraph(f"What the objective claims: {claim}."))

@@ -18,6 +18,8 @@ __all__ = ["Components", "Embedded", "signed"]
 _DRAWN = 500
 """So many points make a picture; more only make it heavy."""
 _NEAREST = 9
+_KEPT = 50_000
+"""So many rows of a part are enough to tell two distributions apart."""
 
 
 @final
@@ -56,15 +58,18 @@ class Components:
     def __init__(self, truth: npt.NDArray[Any]) -> None:
         self._truth = truth
         self._shown: list[Shown] = []
+        self._rows = 0
 
     def begin(self) -> None:
         """Forget the part before."""
-        self._shown = []
+        self._shown, self._rows = [], 0
 
     def add(self, shown: Shown | None) -> None:
-        """Take one step."""
-        if shown is not None and shown.released.flatten(1).shape[1] == 1:
-            self._shown.append(shown)
+        """Take one step, if there is room for it."""
+        if shown is None or shown.released.flatten(1).shape[1] != 1 or self._rows >= _KEPT:
+            return
+        self._shown.append(shown)
+        self._rows += len(shown.rows)
 
     def record(self, *, flipped: bool) -> dict[str, Any] | None:
         """Return points to draw and the distance of the classes; None where nothing fits."""

@@ -64,7 +64,9 @@ def results_of(
         "leak": _leaks(trial.monitor),
         "layers": {name: _leaks(m) for layer in trial.layers for name, m in layer.monitors.items()},
         "memory_leak": None if trial.memory is None else trial.memory.leak(),
-        "embedding_leak": trial.embedding_leak,
+        "embedding_leak": (
+            trial.embedding_leak if chosen is None else history[last]["embedding_leak"]
+        ),
         "objective_record": learned,
         "components": _components(trial, learned),
         "certificate": None if certificate is None else vars(certificate),
