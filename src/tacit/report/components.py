@@ -34,8 +34,8 @@ _JOINT = (
     "each half judged by the other)."
 )
 _FLIPPED = (
-    "The generator had learnt the map upside down (raw test AUC {value:.3f}); the label party turned "
-    "its predictions around by its training labels, and sent nothing for it."
+    "The generator had learnt the map upside down (raw test AUC {value:.3f}); the label party "
+    "turned its predictions around by its training labels, and sent nothing for it."
 )
 
 
