@@ -90,7 +90,9 @@ class Trial:
         (everything,) = data.assign(table, 1)
         architecture = nets.get(config.model)
         own = everything if architecture.uses_own else None
-        reader = Reader(table, bins=config.bins, rows=self.train_rows)
+        seed = config.seed if config.augment else None
+        reader = Reader(table, bins=config.bins, rows=self.train_rows, augment=seed)
+        self.reader = reader
         model = architecture.build(
             parties=[reader.inputs(part) for part in columns],
             own=None if own is None else reader.inputs(own),
@@ -219,8 +221,8 @@ class _Run:
             self._report(number, loss, test=found, leak=leak)
 
     def _train(self, number: int, batches: list[Indices]) -> None:
-        places = (torch.from_numpy(rows) for rows in batches)
         trial = self.trial
+        places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
         first, components = len(self.losses), trial.components
         if components is not None:
             components.begin()
