@@ -87,12 +87,10 @@ class Trial:
     def _parties(self) -> tuple[list[FeatureParty], LabelParty, list[LayerMonitor]]:
         config, table = self.config, self.table
         columns = data.assign(table, config.parties)
-        (everything,) = data.assign(table, 1)
         architecture = nets.get(config.model)
-        own = everything if architecture.uses_own else None
+        own = data.assign(table, 1)[0] if architecture.uses_own else None
         seed = config.seed if config.augment else None
-        reader = Reader(table, bins=config.bins, rows=self.train_rows, augment=seed)
-        self.reader = reader
+        reader = self.reader = Reader(table, bins=config.bins, rows=self.train_rows, augment=seed)
         model = architecture.build(
             parties=[reader.inputs(part) for part in columns],
             own=None if own is None else reader.inputs(own),
