@@ -16,7 +16,7 @@ from torch import Tensor
 from tacit.attack import Attack, Pursuit, Scored
 from tacit.audit.exposure import exposed
 from tacit.audit.truth import Truth
-from tacit.measure import LeakMeter, PooledLeak, clustering_accuracy
+from tacit.measure import LeakMeter, OneVsRest, PooledLeak, clustering_accuracy, meter_for
 from tacit.types import View
 
 __all__ = ["NULL_LEVEL", "EpochLeak", "Pool", "Trace", "trace_of"]
@@ -36,7 +36,7 @@ class Pool:
     null_high: float
 
     @classmethod
-    def of(cls, meter: LeakMeter, seed: int) -> Pool:
+    def of(cls, meter: LeakMeter | OneVsRest, seed: int) -> Pool:
         """Return the record of a meter."""
         leak = meter.compute(rng=np.random.default_rng(seed), resamples=200)
         band = meter.compute(rng=np.random.default_rng(seed), resamples=2, level=NULL_LEVEL)
@@ -57,8 +57,9 @@ class EpochLeak:
 class Trace(ABC):
     """An attack under way: takes views in order, and is told when an epoch has ended."""
 
-    def __init__(self, attack: Attack, *, budget: float, seed: int) -> None:
+    def __init__(self, attack: Attack, *, budget: float, seed: int, classes: int) -> None:
         self.attack = attack
+        self.classes = classes
         self.accumulated = attack.adds_up
         self.epochs: list[EpochLeak] = []
         self.spent = 0.0
@@ -96,7 +97,7 @@ class Trace(ABC):
         """Return the clustering accuracy, for attacks that sort examples into groups."""
         return None
 
-    def _note(self, epoch: int, meter: LeakMeter) -> None:
+    def _note(self, epoch: int, meter: LeakMeter | OneVsRest) -> None:
         if meter.batches:
             leak = meter.compute(rng=np.random.default_rng(self._seed), resamples=100)
             self.epochs.append(
@@ -108,9 +109,9 @@ class Trace(ABC):
 class ViewTrace(Trace):
     """An attack that judges each view by itself; scores are compared within a view only."""
 
-    def __init__(self, attack: Attack, *, budget: float, seed: int) -> None:
-        super().__init__(attack, budget=budget, seed=seed)
-        self._all, self._epoch = LeakMeter(), LeakMeter()
+    def __init__(self, attack: Attack, *, budget: float, seed: int, classes: int) -> None:
+        super().__init__(attack, budget=budget, seed=seed, classes=classes)
+        self._all, self._epoch = meter_for(classes), meter_for(classes)
         self._kept: deque[tuple[Values, Values]] = deque()
         self._size = 0
 
@@ -130,7 +131,7 @@ class ViewTrace(Trace):
     def end_epoch(self, epoch: int, truth: Truth) -> None:  # noqa: ARG002 - views had their labels
         """Note this epoch's leakage alone."""
         self._note(epoch, self._epoch)
-        self._epoch = LeakMeter()
+        self._epoch = meter_for(self.classes)
 
     def pool(self) -> Pool | None:
         """Return the leakage of all views together."""
@@ -146,8 +147,10 @@ class ViewTrace(Trace):
 class PursuitTrace(Trace):
     """An attack over many views: what counts is what it knows of each example in the end."""
 
-    def __init__(self, attack: Attack, pursuit: Pursuit, *, budget: float, seed: int) -> None:
-        super().__init__(attack, budget=budget, seed=seed)
+    def __init__(
+        self, attack: Attack, pursuit: Pursuit, *, budget: float, seed: int, classes: int
+    ) -> None:
+        super().__init__(attack, budget=budget, seed=seed, classes=classes)
         self._pursuit = pursuit
         self._judged: tuple[Scored, Tensor] | None = None
 
@@ -159,13 +162,13 @@ class PursuitTrace(Trace):
         start = time.perf_counter()
         found = self._pursuit.result()
         self._judged = (found, truth.of(found.ids))
-        if truth.classes == 2:
+        if truth.classes == 2 or found.clusters is None:
             self._note(epoch, self._meter())
         self.spent += time.perf_counter() - start
 
     def pool(self) -> Pool | None:
         """Return the leakage after the last epoch."""
-        if self._judged is None or int(self._judged[1].max()) > 1:
+        if self._judged is None:
             return None
         meter = self._meter()
         return Pool.of(meter, self._seed) if meter.batches else None
@@ -190,16 +193,16 @@ class PursuitTrace(Trace):
         assert self._judged is not None  # noqa: S101 - asked for after the last epoch only
         return self._judged
 
-    def _meter(self) -> LeakMeter:
+    def _meter(self) -> LeakMeter | OneVsRest:
         found, labels = self._known()
-        meter = LeakMeter()
+        meter = meter_for(self.classes)
         meter.add(found.scores, labels)
         return meter
 
 
-def trace_of(attack: Attack, *, budget: float, seed: int) -> Trace:
-    """Return the trace that fits an attack."""
+def trace_of(attack: Attack, *, budget: float, seed: int, classes: int) -> Trace:
+    """Return the trace that fits an attack; many classes are judged one against the rest."""
     pursuit = attack.pursue(torch.Generator().manual_seed(seed))
     if pursuit is None:
-        return ViewTrace(attack, budget=budget, seed=seed)
-    return PursuitTrace(attack, pursuit, budget=budget, seed=seed)
+        return ViewTrace(attack, budget=budget, seed=seed, classes=classes)
+    return PursuitTrace(attack, pursuit, budget=budget, seed=seed, classes=classes)

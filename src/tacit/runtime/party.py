@@ -7,10 +7,12 @@ parties themselves; at the far end of a network the same interfaces stand for a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +22,29 @@ from tacit.guard import Guard
 from tacit.nets import Combine, combine
 from tacit.objective import Learner, Objective, Setting, Signal, Turn
 from tacit.rng import Key
+from tacit.runtime._frozen import frozen
 from tacit.runtime.messages import Embedding, Gradient
-from tacit.types import Cut, Release
+from tacit.types import Cut
 
-__all__ = ["FeatureEnd", "FeatureParty", "LabelEnd", "LabelParty", "Rows", "Shown", "adam"]
+__all__ = ["FeatureEnd", "FeatureParty", "LabelEnd", "LabelParty", "Released", "Rows", "Shown",
+           "adam"]  # fmt: skip
 
 Rows = Tensor
 """Positions of a batch's examples in the order that both sides share, int64."""
 Source = Callable[[Rows], tuple[Tensor, Tensor]]
 """A party's own columns of some rows: numbers and category codes."""
+
+
+class Released(Protocol):
+    """What a label party hands out of a release."""
+
+    @property
+    def grads(self) -> Tensor:
+        """The protected gradients."""
+
+    @property
+    def step(self) -> int:
+        """The step that they are of."""
 
 
 class FeatureEnd(ABC):
@@ -40,7 +56,7 @@ class FeatureEnd(ABC):
 
     @abstractmethod
     def backward(self, gradient: Gradient) -> None:
-        """Take the released gradient of the last forward and update the bottom model."""
+        """Take the released gradient of the oldest forward and update the bottom model."""
 
     @abstractmethod
     def embed(self, rows: Rows) -> Tensor:
@@ -49,6 +65,9 @@ class FeatureEnd(ABC):
 
 class LabelEnd(ABC):
     """The label party as the training loop sees it."""
+
+    def offer(self, embeddings: Sequence[Embedding]) -> None:  # noqa: B027 - most need nothing
+        """Take notice of embeddings as soon as they exist; their step may come later."""
 
     @abstractmethod
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
@@ -84,33 +103,54 @@ class Shown:
 
 @final
 class FeatureParty(FeatureEnd):
-    """Owns features and the bottom model."""
+    """Owns features and the bottom model.
+
+    With ``depth`` up to that many steps are under way. Each is carried back through the weights
+    that it went forward with, and the current ones are updated.
+    """
 
     def __init__(
-        self, bottom: nn.Module, source: Source, *, optimizer: torch.optim.Optimizer
+        self,
+        bottom: nn.Module,
+        source: Source,
+        *,
+        optimizer: torch.optim.Optimizer,
+        depth: int = 1,
     ) -> None:
         self.bottom = bottom
         self._source = source
         self._optimizer = optimizer
-        self._pending: tuple[int, Tensor] | None = None
+        self._depth = depth
+        self._pending: deque[tuple[int, Tensor]] = deque()
 
     def forward(self, step: int, rows: Rows) -> Embedding:
-        """Run the bottom model and keep its graph for :meth:`backward`."""
-        z = self.bottom(*self._source(rows))
-        self._pending = (step, z)
+        """Run the bottom model and keep its graph for :meth:`backward`.
+
+        A step that is begun again takes the place of the one before, and of all after it.
+        """
+        while self._pending and self._pending[-1][0] >= step:
+            self._pending.pop()
+        if len(self._pending) == self._depth:
+            raise ReleaseError(
+                f"{self._depth} steps may be under way at once and step {step} is one more: step "
+                f"{self._pending[0][0]} must have its gradient first"
+            )
+        with frozen(self.bottom) if self._depth > 1 else nullcontext():
+            z = self.bottom(*self._source(rows))
+        self._pending.append((step, z))
         return Embedding(step=step, values=z.detach())
 
     def backward(self, gradient: Gradient) -> None:
         """Propagate the release through the bottom model and take an optimiser step."""
-        if self._pending is None or self._pending[0] != gradient.step:
+        if not self._pending or self._pending[0][0] != gradient.step:
             raise ReleaseError(f"a gradient for step {gradient.step} came without its embedding")
-        _, z = self._pending
+        _, z = self._pending[0]
         if gradient.values.shape != z.shape or gradient.values.dtype != z.dtype:
             raise InputError(
                 f"a gradient must be {z.dtype} {tuple(z.shape)} like its embedding, "
                 f"got {gradient.values.dtype} {tuple(gradient.values.shape)}"
             )
-        self._pending = None
+        self._pending.popleft()
         self._optimizer.zero_grad(set_to_none=True)
         z.backward(gradient.values)  # type: ignore[no-untyped-call]
         self._optimizer.step()
@@ -131,6 +171,7 @@ class LabelParty(LabelEnd):
     ``width`` (of the combined cut), ``key`` and ``first_steps`` are for objectives that ask for
     them, and ``learner`` is an objective at work that was made before. ``embedded`` is shown the
     combined cut of everything that is predicted; ``last`` is the last batch as this party saw it.
+    ``release`` stands in for the guard's where one guard protects what several workers compute.
     """
 
     def __init__(
@@ -149,6 +190,7 @@ class LabelParty(LabelEnd):
         first_steps: int = 0,
         learner: Learner | None = None,
         embedded: Callable[[Tensor], None] | None = None,
+        release: Callable[[Cut], Released] | None = None,
     ) -> None:
         self.top = top
         self.guard = guard
@@ -162,6 +204,7 @@ class LabelParty(LabelEnd):
         self._source = source
         self._combined_by = combined_by
         self._embedded = embedded
+        self._protect = release
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
         """Return one release per feature party.
@@ -189,10 +232,10 @@ class LabelParty(LabelEnd):
         shares = torch.autograd.grad(joined, parts, grad_outputs=release.grads)
         return [Gradient(step=release.step, values=share) for share in shares]
 
-    def _release(self, rows: Rows, turn: Turn, signal: Signal) -> Release:
+    def _release(self, rows: Rows, turn: Turn, signal: Signal) -> Released:
         """Return the protected gradient at the combined cut."""
         wanted = "probs" in self.guard.protection.needs
-        release = self.guard.release(
+        release = (self._protect or self.guard.release)(
             Cut(
                 grads=signal.grads,
                 labels=turn.labels,

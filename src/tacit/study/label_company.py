@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -16,17 +17,14 @@ from tacit.guard import Guard
 from tacit.measure import Ledger
 from tacit.rng import Key
 from tacit.runtime.checkpoint import State
-from tacit.runtime.connection import Timings
-from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.journal import Journal
-from tacit.runtime.journalled import Journalled
+from tacit.runtime.journalled import KeptLabel
 from tacit.runtime.label_run import LabelRun
 from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
-from tacit.runtime.reception import Accepts, Reception
 from tacit.runtime.schedule import Schedule
 from tacit.runtime.session import Step
 from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
@@ -34,38 +32,19 @@ from tacit.study.company import (
     Log,
     checkpoints_of,
     encoding_of,
-    identity_of,
     run_name,
-    waiting_for,
 )
 from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.label_measures import LabelMeasures
 from tacit.study.label_model import combined_cut, objective_of, own_source, top_of
+from tacit.study.label_parts import reception_of
 from tacit.study.party_config import PartyConfig
+from tacit.study.together import team_of
 from tacit.types import Cut, Release
 
-__all__ = ["LabelCompany", "listen", "reception_of"]
+__all__ = ["LabelCompany"]
 
 NOISE_KEY = "noise.key"
-
-
-def listen(config: PartyConfig, log: Log) -> Listener:
-    """Open the address that feature parties connect to."""
-    return Listener(config.address, identity=identity_of(config), peers=config.peers,
-                    limits=Limits(), log=log)  # fmt: skip
-
-
-def reception_of(config: PartyConfig, plan: Plan, listener: Accepts, log: Log) -> Reception:
-    """Return where the feature parties come in."""
-    return Reception(
-        name=config.name,
-        plan=plan,
-        peers=config.peers,
-        listener=listener,
-        timings=Timings(),
-        waiting=waiting_for(config, log),
-        log=log,
-    )
 
 
 @final
@@ -92,14 +71,16 @@ class LabelCompany:
         self.journal = Journal.open(
             folder.path / "journal", run=run_name(config), sync=config.journal_sync
         )
-        self.place: Place[Journalled] = Place(checkpoints_of(config), self.plan, self._build)
+        self.team = team_of(config, self.table, log)
+        kept = self.team.checkpoints(checkpoints_of(config))
+        self.place: Place[KeptLabel] = Place(kept, self.plan, self._build)
         self._check_journal()
 
     def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
         """Serve the feature party to the end; return what was measured."""
         config = self.config
         ended = LabelRun(
-            reception=reception_of(config, self.plan, listener, self._log),
+            reception=reception_of(config, self.plan, self.team.accepting(listener), self._log),
             plan=self.plan,
             matching=self._matching,
             place=self.place,
@@ -107,6 +88,7 @@ class LabelCompany:
             log=self._log,
             done=done,
             evaluated=self._evaluated,
+            begin=partial(self.team.begin, self.place),
         ).run()
         results = self._results(ended)
         if config.write_truth:
@@ -115,7 +97,8 @@ class LabelCompany:
         return results
 
     def close(self) -> None:
-        """Let another process have the journal."""
+        """Let another process have the journal, and the other workers go."""
+        self.team.close()
         self.journal.close()
 
     def _secret(self) -> bytes:
@@ -140,13 +123,16 @@ class LabelCompany:
                       "never finished were cut off; nothing was sent for it")  # fmt: skip
 
     def _matching(self) -> Matching:
-        return matching_of(self.config, self.folder, self.table, self._log)
+        return self.team.matching(
+            lambda: matching_of(self.config, self.folder, self.table, self._log)
+        )
 
     def _aligned(self, common: Common) -> None:
         self._common = common
         keep_matching(self.folder, self.table, common)
+        self.team.aligned(common)
 
-    def _build(self, states: States | None) -> Works[Journalled]:
+    def _build(self, states: States | None) -> Works[KeptLabel]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
         config, common = self.config, self._common
         assert self.table.labels is not None  # noqa: S101 - a label party's table has labels
@@ -157,11 +143,12 @@ class LabelCompany:
             self._load(guard, states)
         labels = truth
         if config.labels is not None:
-            labels = randomized = guard.labels(common.ids, truth)
-            self.measures.number(randomized.numbers)
+            labels = self.team.targets(lambda: self._randomized(guard, truth))
         seed = int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1
         top = top_of(config, self.table, seed=seed)
         optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
+        self.team.tie(top, optimizer, new=states is None, mean=True)
+        release, end = self.team.releasing(labels, self.journal, scope=bytes.fromhex(common.digest))
         party = LabelParty(
             top,
             labels,
@@ -174,14 +161,21 @@ class LabelCompany:
             key=Key(self._key),
             first_steps=Schedule.of(self.plan, len(common)).per_epoch,
             embedded=self.measures.embedded,
+            release=release,
         )
         self.measures.learner = party.learner
         return Works(
-            party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest)),
+            party=end(party),
             models={"top": top, **party.learner.models},
             optimizers={"top": optimizer, **party.learner.optimizers},
             states=lambda: _states(guard) | self.measures.states(),
         )
+
+    def _randomized(self, guard: Guard, truth: Tensor) -> Tensor:
+        assert self._common is not None  # noqa: S101 - the run aligns before it builds
+        labels = guard.labels(self._common.ids, truth)
+        self.measures.number(labels.numbers)
+        return labels
 
     def _guard(self, watch: Callable[[Cut, Release], None]) -> Guard:
         config = self.config
@@ -222,6 +216,7 @@ class LabelCompany:
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> str | None:
         """Keep the measures of an epoch; return what the feature party may know of them."""
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
+        rows, probs = self.team.whole(rows, probs) or (rows, probs)
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
         line = self.measures.evaluated(epoch, probs, truth)
         self._log(f"epoch {epoch + 1}: {line}")

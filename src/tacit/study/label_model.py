@@ -40,6 +40,10 @@ def objective_of(config: PartyConfig, classes: int) -> objective.Objective:
     )
     if not isinstance(given, objective.Gafm):
         return given
+    if config.workers > 1:
+        raise UsageError(
+            f"objective {given}: gafm trains on one process: leave workers out, or the objective"
+        )
     if given.delta == "auto":
         raise UsageError(
             f"objective {given}: delta=auto takes trial runs on both sides' rows: choose it with "
