@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tacit.attack._surrogate import Rows
-from tacit.attack.base import Attack, Pursuit, Scored, Sight
+from tacit.attack.base import Attack, Pursuit, Scored, Sight, shift
 from tacit.attack.memory import Places, grown, ids_of
 from tacit.errors import InputError
 from tacit.rows import as_rows, exponent, unit_rows
@@ -22,6 +22,7 @@ __all__ = ["Learning", "Sorter", "classes_of"]
 _SAMPLE: Final = 8192  # rows of an epoch that are learnt from
 _VALUES: Final = 1 << 27  # and values of embeddings: half a gigabyte, and as much of gradients
 _FEWEST: Final = 4096
+_FAR: Final = 40  # embeddings beyond this power of two, either way, are brought back
 
 
 class Sorter(ABC):
@@ -101,8 +102,9 @@ class Learning(Attack, ABC):
                 f"wide like grads, got {sent.shape[1]}: record both at the same cut"
             )
         back = sight.rows.cpu()
-        # A common power of two; the lens takes out the rest.
-        sent = sent * 2.0 ** -max(0, (exponent(sent, name="embeddings") or 0) - 40)
+        power = exponent(sent, name="embeddings") or 0
+        # Only where float32 would not do: views of one tape keep their common unit.
+        sent = shift(sent, -power) if abs(power) > _FAR else sent
         return Rows(sent.float(), (back if self.raw else unit_rows(back)).float())
 
     def _sort(self, sight: Sight, rng: torch.Generator) -> tuple[Tensor, Tensor]:

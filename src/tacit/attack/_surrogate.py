@@ -78,6 +78,7 @@ class Lens:
 
     centre: Tensor
     scale: float
+    length: float
     basis: Tensor | None
 
     @classmethod
@@ -91,7 +92,9 @@ class Lens:
         seen = rows.embeddings - centre
         seen = seen if basis is None else seen @ basis
         scale = float(seen.square().mean().sqrt())
-        return cls(centre=centre, scale=scale if scale > _TINY else 1.0, basis=basis)
+        length = float(rows.gradients.square().sum(dim=1).mean().sqrt())
+        scale, length = (size if size > _TINY else 1.0 for size in (scale, length))
+        return cls(centre=centre, scale=scale, length=length, basis=basis)
 
     def __call__(self, rows: Rows) -> Rows:
         """Return coordinates of the embeddings and of the gradients."""
@@ -99,7 +102,7 @@ class Lens:
         if self.basis is not None:
             basis = self.basis.to(back.dtype)
             sent, back = sent @ basis, back @ basis
-        return Rows(sent / self.scale, back)
+        return Rows(sent / self.scale, back / self.length)
 
 
 def _basis(embeddings: Tensor, directions: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from tacit.attack._epochs import classes_of
 from tacit.attack._learners import Ints
 from tacit.attack._mixmatch import MixMatch, mix_match
 from tacit.attack._surrogate import Lens, Rows, Surrogate, in_order
-from tacit.attack.base import ATTACKS, Attack, Sight
+from tacit.attack.base import ATTACKS, Attack, Sight, shift
 from tacit.attack.supervised import _pair
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent
@@ -96,7 +96,7 @@ class Completion(Attack):
         given = sight.view.embeddings
         assert given is not None  # noqa: S101 - checked, as `needs` says
         sent = as_rows(given.detach(), name="embeddings").double().cpu()
-        sent = sent * 2.0 ** -(exponent(sent, name="embeddings") or 0)
+        sent = shift(sent, -(exponent(sent, name="embeddings") or 0))
         order, _ = in_order(Rows(sent, sight.rows.cpu()))
         places, classes = self._labelled(sight, order.argsort().numpy())
         count = max(classes_of(sight.view.known), int(classes.max()) + 1)
