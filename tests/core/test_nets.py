@@ -17,7 +17,7 @@ PARTIES = [MIXED, Inputs(numeric=2), Inputs(numeric=0, cardinalities=(5,))]
 OWN = Inputs(numeric=1, cardinalities=(3,))
 SMALL = {"wdl": "wdl(units=16)", "mlp": "mlp(hidden=12)"}
 SPECS = [
-    *(SMALL.get(name, name) for name in nets.names()),
+    *(SMALL.get(name, name) for name in nets.names() if hasattr(nets.get(name), "stack")),
     "wdl(layers=1, units=8)",
     "mlp(hidden=5, layers=1, embedding=2)",
     "exploit_criteo(config=2)",

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tacit.data.catalog import check, describe, find, names
+from tacit.data.catalog import Checked, check, describe, find, names
 from tacit.data.entries import DataSet
 from tacit.data.places import data_directory
 
@@ -69,7 +69,7 @@ def check_one(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> 
     typer.echo(
         f"{result.name}: {result.rows:,} rows, "
         f"positives {_share(result.positives, result.classes)}, "
-        f"{result.numeric} numeric and {result.categorical} categorical columns, "
+        f"{_columns(result)}, "
         f"read in {result.seconds:.1f} s"
     )
     if result.published_rows and result.published_rows != result.rows:
@@ -81,6 +81,12 @@ def _facts(entry: DataSet, data_dir: str | None) -> dict[str, Any]:
     del facts["loader"], facts["several"]
     files = [str(path) for path in find(entry.name, data_dir)]
     return {**facts, "files": files, "here": bool(files) or not entry.places}
+
+
+def _columns(result: Checked) -> str:
+    if result.image is not None:
+        return f"images of {'x'.join(map(str, result.image))}"
+    return f"{result.numeric} numeric and {result.categorical} categorical columns"
 
 
 def _count(rows: int | None) -> str:

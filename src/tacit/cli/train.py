@@ -37,6 +37,7 @@ def train(
     lr: Annotated[float | None, _flag("Learning rate of Adam, both sides. [1e-4]")] = None,
     weight_decay: Annotated[float | None, _flag("L2 penalty, both sides. [0]")] = None,
     bins: Annotated[int | None, _flag("Encode numbers by so many quantiles. [as they are]")] = None,
+    augment: Annotated[bool | None, _flag("Shift and mirror images.", "--augment")] = None,
     hold_out: Annotated[float | None, _flag("Share to choose the best epoch by. [0]")] = None,
     seed: Annotated[int | None, _flag("Of all, and of the noise key: for study. [0]")] = None,
     stream: Annotated[bool | None, _flag("One pass in time order, by day.", "--stream")] = None,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tacit.data.catalog import Checked, check, describe, find, load, names
     from tacit.data.encoding import Encoding
     from tacit.data.entries import DataSet
+    from tacit.data.image import Image
     from tacit.data.party import PartyTable
     from tacit.data.party_file import load_party
     from tacit.data.party_sample import write_party_sample
@@ -39,6 +40,7 @@ __all__ = [
     "DataSet",
     "Encoding",
     "Features",
+    "Image",
     "PartyTable",
     "Schema",
     "Table",
@@ -71,6 +73,7 @@ _HOMES = {
     "catalog": ("Checked", "check", "describe", "find", "load", "names"),
     "encoding": ("Encoding",),
     "entries": ("DataSet",),
+    "image": ("Image",),
     "party": ("PartyTable",),
     "party_file": ("load_party",),
     "party_sample": ("write_party_sample",),

@@ -21,7 +21,7 @@ from tacit.data.chunks import Chunk, Coding, Layout, Scaler
 from tacit.data.draws import Array
 from tacit.errors import InputError
 
-__all__ = ["DAY", "build"]
+__all__ = ["DAY", "build", "npy_file"]
 
 DAY = 86_400
 _BLOCK = 1 << 17
@@ -208,7 +208,7 @@ class _Spool:
         shape = (sum(self.sizes), *([] if width is None else [width]))
         if 0 in shape:
             return
-        with _npy(self.folder / f"{part}.npy", dtype, shape) as file:
+        with npy_file(self.folder / f"{part}.npy", dtype, shape) as file:
             for block in blocks:
                 block.astype(dtype, copy=False).tofile(file)
 
@@ -218,7 +218,7 @@ class _Spool:
         for path in sorted(self.folder.glob("*.npy")):
             loose = path.rename(path.with_suffix(".loose"))
             array = np.load(loose, mmap_mode="r", allow_pickle=False)
-            with _npy(path, array.dtype, array.shape) as file:
+            with npy_file(path, array.dtype, array.shape) as file:
                 for at in range(0, len(place), _BLOCK):
                     np.ascontiguousarray(array[place[at : at + _BLOCK]]).tofile(file)
             del array
@@ -226,7 +226,7 @@ class _Spool:
 
 
 @contextmanager
-def _npy(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Iterator[BinaryIO]:
+def npy_file(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Iterator[BinaryIO]:
     """Open an array file behind its header, to be filled block by block."""
     header = {
         "descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape

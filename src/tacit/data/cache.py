@@ -17,18 +17,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tacit.data.build import build
 from tacit.data.chunks import Chunk, Layout
 from tacit.data.draws import Array
+from tacit.data.image import Image
 from tacit.data.places import cache_directory
 from tacit.data.tables import Columns, Table
 from tacit.errors import InputError
 
-__all__ = ["FORMAT", "cached", "entry", "kept", "mapped"]
+__all__ = ["FORMAT", "cached", "entry", "kept", "mapped", "opened_table"]
 
 FORMAT = 1
 _ABANDONED = 86_400.0
@@ -51,7 +52,7 @@ def cached(
     def fill(folder: Path) -> None:
         build(chunks(), layout, folder)
 
-    return kept(entry(layout, sources, options), fill, _open)
+    return kept(entry(layout, sources, options), fill, opened_table)
 
 
 def kept(
@@ -121,7 +122,7 @@ def _sweep(parent: Path) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def _open(folder: Path) -> Table | None:
+def opened_table(folder: Path) -> Table | None:
     """Return the table of an entry without reading its arrays, or None if it is not whole."""
     try:
         facts = json.loads((folder / "table.json").read_text(encoding="utf-8"))
@@ -137,16 +138,29 @@ def _open(folder: Path) -> Table | None:
             cardinalities=tuple(facts["cardinalities"]),
             labels=mapped(folder, "labels", rows),
             ids=mapped(folder, "ids", rows),
-            day=mapped(folder, "day", rows) if (folder / "day.npy").exists() else None,
+            day=_optional(folder, "day", rows),
             numeric_names=tuple(facts["numeric"]),
             categorical_names=tuple(facts["categorical"]),
             test_fraction=facts["test_fraction"],
-            fixed_test=mapped(folder, "test", rows) if (folder / "test.npy").exists() else None,
+            fixed_test=_optional(folder, "test", rows),
             classes=facts["classes"],
             parties=parties,
+            image=_form(facts.get("image")),
+            groups=_optional(folder, "groups", rows),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _form(facts: dict[str, Any] | None) -> Image | None:
+    if facts is None:
+        return None
+    channels, height, width = facts["shape"]
+    return Image((channels, height, width), tuple(facts["mean"]), tuple(facts["spread"]))
+
+
+def _optional(folder: Path, part: str, rows: int) -> Array | None:
+    return mapped(folder, part, rows) if (folder / f"{part}.npy").exists() else None
 
 
 def mapped(folder: Path, part: str, rows: int, *width: int) -> Array:

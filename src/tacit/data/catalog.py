@@ -38,6 +38,7 @@ class Checked:
     classes: int
     numeric: int
     categorical: int
+    image: tuple[int, int, int] | None
     published_rows: int | None
     seconds: float
 
@@ -115,6 +116,7 @@ def check(name: str, data_dir: str | Path | None = None) -> Checked:
         classes=table.classes,
         numeric=len(table.numeric_names),
         categorical=len(table.categorical_names),
+        image=None if table.image is None else table.image.shape,
         published_rows=known.rows if known else None,
         seconds=round(time.perf_counter() - start, 3),
     )

@@ -8,6 +8,7 @@ from typing import final
 __all__ = ["ENTRIES", "DataSet"]
 
 _UCI = "CC BY 4.0 at the UCI repository; cite its page"
+_CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _HERE = "made here, no files needed"
 
 
@@ -148,6 +149,76 @@ _ALL = (
         loader="tacit.data.clicks:avazu",
         places=("avazu/train.csv", "avazu/train.gz", "avazu/train*.csv*"),
         several=True,
+    ),
+    DataSet(
+        name="mnist",
+        description="handwritten digits, images of 28 x 28, 10 classes",
+        rows=70_000,
+        positives=None,
+        classes=10,
+        source="https://yann.lecun.com/exdb/mnist",
+        licence="none stated there; cite LeCun et al. (1998)",
+        loader="tacit.data.idx:mnist",
+        places=("mnist/*-ubyte*", "MNIST/raw/*-ubyte*"),
+        several=True,
+    ),
+    DataSet(
+        name="fashion_mnist",
+        description="articles of clothing, images of 28 x 28, 10 classes",
+        rows=70_000,
+        positives=None,
+        classes=10,
+        source="https://github.com/zalandoresearch/fashion-mnist",
+        licence="MIT",
+        loader="tacit.data.idx:fashion_mnist",
+        places=("fashion-mnist/*-ubyte*", "FashionMNIST/raw/*-ubyte*"),
+        several=True,
+    ),
+    DataSet(
+        name="cifar10",
+        description="photographs, colour images of 32 x 32, 10 classes (binary version)",
+        rows=60_000,
+        positives=None,
+        classes=10,
+        source=_CIFAR,
+        licence="none stated there; cite Krizhevsky (2009)",
+        loader="tacit.data.cifar:cifar10",
+        places=("cifar-10-batches-bin/*_batch*.bin*",),
+        several=True,
+    ),
+    DataSet(
+        name="cifar100",
+        description="photographs, colour images of 32 x 32, 100 classes (binary version)",
+        rows=60_000,
+        positives=None,
+        classes=100,
+        source=_CIFAR,
+        licence="none stated there; cite Krizhevsky (2009)",
+        loader="tacit.data.cifar:cifar100",
+        places=("cifar-100-binary/t*.bin*",),
+        several=True,
+    ),
+    DataSet(
+        name="isic",
+        description="skin lesions (SIIM-ISIC 2020), images of 84 x 84 out of JPEG files, melanoma",
+        rows=5_840,
+        positives=0.1,
+        classes=2,
+        source="https://www.kaggle.com/c/siim-isic-melanoma-classification",
+        licence="CC BY-NC 4.0 and the rules of the Kaggle competition",
+        loader="tacit.data.skin:isic",
+        places=("isic/train.csv", "siim-isic-melanoma-classification/train.csv"),
+    ),
+    DataSet(
+        name="ham10000",
+        description="skin lesions, images of 84 x 84, melanoma or not, divided by lesion",
+        rows=10_015,
+        positives=0.1111,
+        classes=2,
+        source="https://doi.org/10.7910/DVN/DBW86T (arrays image, melanoma, image_id, lesion_id)",
+        licence="CC BY-NC 4.0",
+        loader="tacit.data.skin:ham10000",
+        places=("ham10000/ham10000*.npz",),
     ),
 )
 

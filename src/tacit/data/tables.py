@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from tacit.data.draws import Array, permutation
+from tacit.data.image import Image
 from tacit.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class Table:
     ``cardinalities``; ``labels`` is [N] int64 below ``classes``; ``ids`` is [N], int64 or text.
     ``day`` is [N] int32 where the data has a time: rows are then in time order. ``fixed_test``
     marks the test part of data that comes with one; otherwise ``test_fraction`` is drawn.
-    ``parties`` names the owner of each column where the data says so.
+    ``parties`` names the owner of each column where the data says so. With ``image``, ``numeric``
+    holds the pixels as bytes, scaled when they are taken. Rows of one of the ``groups`` [N] int64
+    stay on one side of a split.
     """
 
     name: str
@@ -79,11 +82,13 @@ class Table:
     fixed_test: Array | None
     classes: int
     parties: tuple[Columns, ...] = ()
+    image: Image | None = None
+    groups: Array | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.labels)
         parts = {"numeric": self.numeric, "categorical": self.categorical, "ids": self.ids,
-                 "day": self.day, "fixed_test": self.fixed_test}  # fmt: skip
+                 "day": self.day, "fixed_test": self.fixed_test, "groups": self.groups}  # fmt: skip
         for part, array in parts.items():
             if array is not None and len(array) != rows:
                 raise InputError(
@@ -98,14 +103,22 @@ class Table:
                 f"{self.categorical.shape[1]} columns"
             )
 
+        if self.image is not None and self.image.pixels != self.numeric.shape[1]:
+            raise InputError(
+                f"images of {self.image} have {self.image.pixels} pixels, "
+                f"{self.name} has {self.numeric.shape[1]} columns"
+            )
+
     def __len__(self) -> int:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        return (
-            f"Table({self.name!r}, {len(self):,} rows, {len(self.numeric_names)} numeric, "
-            f"{len(self.categorical_names)} categorical, {self.classes} classes)"
+        columns = (
+            f"{len(self.numeric_names)} numeric, {len(self.categorical_names)} categorical"
+            if self.image is None
+            else f"images of {self.image}"
         )
+        return f"Table({self.name!r}, {len(self):,} rows, {columns}, {self.classes} classes)"
 
     @property
     def positives(self) -> float:
@@ -117,12 +130,19 @@ def split(table: Table, *, seed: int) -> tuple[Array, Array]:
     """Return the training and the test rows, each shuffled; every row is in exactly one.
 
     The test part is ``table.fixed_test`` where there is one, and otherwise a random
-    ``table.test_fraction`` of the rows. A part with a single class is refused: nothing could be
-    learned from it or measured on it.
+    ``table.test_fraction`` of the rows, or of the groups where there are any. A part with a
+    single class is refused: nothing could be learned from it or measured on it.
     """
     shuffled = permutation(len(table), "split", _natural("seed", seed))
     if table.fixed_test is not None:
         chosen = np.asarray(table.fixed_test)[shuffled]
+    elif table.groups is not None:
+        _, group = np.unique(np.asarray(table.groups), return_inverse=True)
+        count = int(group.max()) + 1
+        drawn = permutation(count, "split groups", seed)[
+            : max(1, round(count * table.test_fraction))
+        ]
+        chosen = np.isin(group, drawn)[shuffled]
     else:
         chosen = np.arange(len(table)) < max(1, round(len(table) * table.test_fraction))
     parts = shuffled[~chosen], shuffled[chosen]
@@ -187,6 +207,7 @@ def take(table: Table, rows: Array, columns: Columns | None = None) -> Features:
 
     rows = row_numbers(rows, name=table.name, size=len(table))
     numeric = np.take(np.asarray(table.numeric), rows, axis=0)
+    numeric = numeric if table.image is None else table.image.normalise(numeric)
     categorical = np.take(np.asarray(table.categorical), rows, axis=0)
     everything = (*range(numeric.shape[1]),), (*range(categorical.shape[1]),)
     if columns is not None and (columns.numeric, columns.categorical) != everything:
@@ -213,6 +234,7 @@ def subset(table: Table, rows: Array) -> Table:
         ids=np.asarray(table.ids)[rows],
         day=None if table.day is None else np.asarray(table.day)[rows],
         fixed_test=None if table.fixed_test is None else np.asarray(table.fixed_test)[rows],
+        groups=None if table.groups is None else np.asarray(table.groups)[rows],
     )
 
 

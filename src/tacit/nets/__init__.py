@@ -9,19 +9,27 @@ from tacit.nets.wdl import WideDeep
 from tacit.nets.mlp import Mlp
 from tacit.nets.exploit import ExploitCriteo
 from tacit.nets.gafm_nets import GafmNet
+from tacit.nets.image import Block, ImageStacked
+from tacit.nets.conv import IsicConv, MnistConv
+from tacit.nets.resnet import ResNet
 from tacit.nets.custom import from_modules
 
 __all__ = [
     "COMBINES",
     "MODELS",
     "Architecture",
+    "Block",
     "Combine",
     "ExploitCriteo",
     "Features",
     "GafmNet",
+    "ImageStacked",
     "Inputs",
+    "IsicConv",
     "Layer",
     "Mlp",
+    "MnistConv",
+    "ResNet",
     "SplitModel",
     "Stack",
     "Stacked",

@@ -34,12 +34,15 @@ __all__ = [
 class Inputs:
     """The columns of one party: how many numbers, and how many values each category takes.
 
+    ``image`` is channels, height and width where the numbers are the pixels of an image.
+
     >>> Inputs(numeric=13, cardinalities=(1460, 583)).columns
     15
     """
 
     numeric: int
     cardinalities: tuple[int, ...] = ()
+    image: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         require(self.numeric >= 0, "the number of numeric columns must be 0 or more", self.numeric)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["Init", "generator", "linear", "table"]
+__all__ = ["Init", "convolution", "generator", "linear", "table"]
 
 Init: TypeAlias = Literal["torch", "glorot"]
 
@@ -48,14 +48,50 @@ def linear(
     [0.0, 0.0]
     """
     layer = nn.Linear(inputs, outputs, bias=bias, device="meta").to_empty(device="cpu")
-    bound = math.sqrt(6 / (inputs + outputs)) if init == "glorot" else 1 / math.sqrt(inputs)
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=rng)
-        if bias and init == "glorot":
-            layer.bias.zero_()
-        elif bias:
-            layer.bias.uniform_(-bound, bound, generator=rng)
+    _fill(layer.weight, layer.bias if bias else None, (inputs, outputs), rng, init)
     return layer
+
+
+def convolution(
+    inputs: int,
+    outputs: int,
+    rng: torch.Generator | None,
+    *,
+    kernel: int = 3,
+    stride: int = 1,
+    bias: bool = True,
+    init: Init = "torch",
+) -> nn.Conv2d:
+    """Return a convolution that keeps the size (at stride 1) with fresh weights.
+
+    As in :func:`linear`, where ``inputs`` and ``outputs`` are channels times the kernel's area.
+
+    >>> convolution(3, 8, generator(0))(torch.zeros(1, 3, 5, 5)).shape
+    torch.Size([1, 8, 5, 5])
+    """
+    layer = nn.Conv2d(
+        inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=bias, device="meta"
+    ).to_empty(device="cpu")
+    area = kernel * kernel
+    fans = inputs * area, outputs * area
+    _fill(layer.weight, layer.bias if bias else None, fans, rng, init)
+    return layer
+
+
+def _fill(
+    weight: Tensor,
+    bias: Tensor | None,
+    fans: tuple[int, int],
+    rng: torch.Generator | None,
+    init: Init,
+) -> None:
+    bound = math.sqrt(6 / sum(fans)) if init == "glorot" else 1 / math.sqrt(fans[0])
+    with torch.no_grad():
+        weight.uniform_(-bound, bound, generator=rng)
+        if bias is not None and init == "glorot":
+            bias.zero_()
+        elif bias is not None:
+            bias.uniform_(-bound, bound, generator=rng)
 
 
 def table(cardinalities: Sequence[int], dim: int, rng: torch.Generator | None) -> nn.Embedding:

@@ -16,7 +16,7 @@ from tacit.nets.embedding import Features
 from tacit.nets.initial import Init, generator, linear
 from tacit.spec import require
 
-__all__ = ["Bottom", "Dense", "Layer", "Own", "Stack", "Stacked", "Top"]
+__all__ = ["Bottom", "Dense", "Layer", "Own", "Stack", "Stacked", "Top", "refuse_columns"]
 
 _ACTIVATIONS = {
     "relu": nn.ReLU,
@@ -185,13 +185,18 @@ class Top(nn.Module):
         if self.own is not None:
             term: Tensor = self.own(numeric, categorical, check=check)
             return term
-        for columns in (numeric, categorical):
-            if columns is not None and columns.shape[1:].numel():
-                raise InputError(
-                    "this top was built without columns of the label party, "
-                    f"got {tuple(columns.shape)}: pass own= when building it"
-                )
+        refuse_columns(numeric, categorical)
         return None
+
+
+def refuse_columns(*columns: Tensor | None) -> None:
+    """Refuse columns of the label party where its part takes none."""
+    for found in columns:
+        if found is not None and found.shape[1:].numel():
+            raise InputError(
+                "this top was built without columns of the label party, "
+                f"got {tuple(found.shape)}: pass own= when building it"
+            )
 
 
 class Stacked(Architecture, ABC):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import final
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from tacit import data, nets
 from tacit.errors import UsageError
+from tacit.study.ahead import ahead, augmented
 from tacit.study.bins import Bins
 
 __all__ = ["Reader", "Source"]
@@ -22,38 +24,77 @@ Source = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Reader:
     """Reads parties' columns of a table; with ``bins``, numbers come encoded by their quantiles.
 
-    The quantiles are those of ``rows``. Parties that hold the same columns read them once.
+    The quantiles are those of ``rows``. Parties that hold the same columns read them once. Images
+    to train on are read one batch ahead, and with ``augment``, a seed, shifted and mirrored.
     """
 
     def __init__(
-        self, table: data.Table, *, bins: int | None = None, rows: npt.NDArray[np.int64]
+        self,
+        table: data.Table,
+        *,
+        bins: int | None = None,
+        rows: npt.NDArray[np.int64],
+        augment: int | None = None,
     ) -> None:
         if bins is not None and not table.numeric_names:
             raise UsageError(f"--bins {bins}: {table.name} has no numbers to encode: leave it out")
+        if bins is not None and table.image is not None:
+            raise UsageError(f"--bins {bins}: {table.name} has images, not numbers: leave it out")
+        if augment is not None and table.image is None:
+            raise UsageError(f"--augment: {table.name} has no images to change: leave it out")
+        self._augment, self._steps = augment, count()
         self._table, self._bins, self._rows = table, bins, rows
         self._encodings: dict[data.Columns, Bins] = {}
+        self._used: set[data.Columns] = set()
         self._last: dict[data.Columns, tuple[Tensor, tuple[Tensor, Tensor]]] = {}
 
     def inputs(self, columns: data.Columns) -> nets.Inputs:
         """Return how many numbers and which categories the columns hold."""
-        encoding = self._encoding(columns)
+        encoding, form = self._encoding(columns), self._table.image
         return nets.Inputs(
             numeric=len(columns.numeric) if encoding is None else encoding.width,
             cardinalities=tuple(self._table.cardinalities[i] for i in columns.categorical),
+            image=None if form is None or form.pixels != len(columns) else form.shape,
         )
 
     def source(self, columns: data.Columns) -> Source:
         """Return the way to the columns."""
-        encoding, last = self._encoding(columns), self._last
+        last = self._last
+        self._used.add(columns)
 
         def take(rows: Tensor) -> tuple[Tensor, Tensor]:
-            if columns not in last or last[columns][0] is not rows:
-                found = data.take(self._table, rows.numpy(), columns)
-                numeric = found.numeric if encoding is None else encoding(found.numeric)
-                last[columns] = (rows, (numeric, found.categorical))
-            return last[columns][1]
+            found = last.get(columns)
+            if found is None or found[0] is not rows:
+                found = last[columns] = (rows, self._read(rows, columns))
+            return found[1]
 
         return take
+
+    def batches(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield batches to train on; images are ready by then."""
+        if self._table.image is None:
+            yield from batches
+            return
+        for rows, found in ahead(batches, self._prepare):
+            self._last.update({columns: (rows, read) for columns, read in found.items()})
+            yield rows
+
+    def _prepare(self, rows: Tensor) -> dict[data.Columns, tuple[Tensor, Tensor]]:
+        step, form = next(self._steps), self._table.image
+        found = {columns: self._read(rows, columns) for columns in self._used}
+        if self._augment is None or form is None:
+            return found
+        if any(len(columns) != form.pixels for columns in found):
+            raise UsageError("--augment: every party needs whole images: use it with --parties 1")
+        return {
+            columns: (augmented(pixels, form.shape, self._augment, step), codes)
+            for columns, (pixels, codes) in found.items()
+        }
+
+    def _read(self, rows: Tensor, columns: data.Columns) -> tuple[Tensor, Tensor]:
+        encoding = self._encoding(columns)
+        found = data.take(self._table, rows.numpy(), columns)
+        return found.numeric if encoding is None else encoding(found.numeric), found.categorical
 
     def _encoding(self, columns: data.Columns) -> Bins | None:
         if self._bins is None or not columns.numeric:

@@ -34,6 +34,7 @@ class TrainConfig(BaseModel):
     lr: float = Field(default=1e-4, gt=0)
     weight_decay: float = Field(default=0.0, ge=0, lt=1)
     bins: int | None = Field(default=None, ge=2, le=256)
+    augment: bool = False
     hold_out: float | None = Field(default=None, gt=0, le=0.5)
     seed: int = 0
     stream: bool = False

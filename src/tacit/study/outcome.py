@@ -107,7 +107,8 @@ def utility(probs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, floa
     }
     if probs.ndim == 1:
         return {"auc": measure.auc(probs, labels), **found}
-    each = [measure.auc(probs[:, k], (labels == k).astype(int)) for k in range(probs.shape[1])]
+    seen = np.unique(labels)  # few rows of many classes need not have them all
+    each = [measure.auc(probs[:, k], (labels == k).astype(int)) for k in seen]
     return {"auc": float(np.mean(each)), **found}
 
 

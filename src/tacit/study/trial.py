@@ -104,7 +104,9 @@ class Trial:
         (everything,) = data.assign(table, 1)
         architecture = nets.get(config.model)
         own = everything if architecture.uses_own else None
-        reader = Reader(table, bins=config.bins, rows=self.train_rows)
+        seed = config.seed if config.augment else None
+        reader = Reader(table, bins=config.bins, rows=self.train_rows, augment=seed)
+        self.reader = reader
         model = architecture.build(
             parties=[reader.inputs(part) for part in columns],
             own=None if own is None else reader.inputs(own),
@@ -224,8 +226,8 @@ class _Run:
             self._report(number, loss, test=found, leak=leak)
 
     def _train(self, number: int, batches: list[Indices]) -> None:
-        places = (torch.from_numpy(rows) for rows in batches)
         trial = self.trial
+        places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
         first = len(self.losses)
         for done in train(places, features=trial.ends, label=trial.label, first=first):
             self.losses.append(done.loss)
