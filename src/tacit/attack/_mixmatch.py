@@ -57,7 +57,7 @@ def mix_match(
     late, done = False, 0
     total = settings.epochs * -(-len(rows) // _BATCH)
     for epoch in range(settings.epochs):
-        for batch in torch.randperm(len(rows), generator=rng).split(_BATCH):
+        for batch in torch.split(torch.randperm(len(rows), generator=rng), _BATCH):
             known = torch.randint(len(labelled[0]), (len(batch),), generator=rng)
             pair = labelled[0][known], labelled[1][known]
             with torch.enable_grad():

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from tacit.attack._surrogate import Rows, Surrogate, unit
 
-__all__ = ["Adam", "Lesson", "Replay", "Settings", "replay"]
+__all__ = ["HAIR", "Adam", "Lesson", "Replay", "Settings", "replay"]
 
+HAIR: Final = 1e-6
 _FLOOR: Final = 1e-9  # a class's share in a batch counts as at least this
 
 
@@ -32,6 +33,9 @@ class Settings:
         epochs: passes over the rows.
         raw: match gradients as they are by their mean squared error, not their directions.
         spread: of the labels' logits at the start.
+        lift: of the hidden biases at the start. Lifted units are on, and a surrogate that starts
+            out almost linear has one sign everywhere: turned round in a part of the space, model
+            and labels of two classes would explain the gradients just as well.
     """
 
     lambda_ce: float = 3.0
@@ -42,6 +46,7 @@ class Settings:
     epochs: int = 200
     raw: bool = False
     spread: float = 0.1
+    lift: float = 1.0
 
 
 @final
@@ -86,14 +91,15 @@ class Replay:
     prior: Tensor
     late: bool
 
-    def costs(self, rows: Rows) -> Tensor:
+    def costs(self, rows: Rows, *, weight: float = HAIR) -> Tensor:
         """Return what each label would cost each row ``[n, classes]``: Eq. 9 at one-hot labels.
 
-        ``||g'_c - g|| + lambda_ce * H(e_c, p') / H(P)``, both gradients at length one.
+        ``||g'_c - g|| + weight * H(e_c, p') / H(P)``, both gradients at length one. A hair's
+        weight decides only where a gradient is zero.
         """
         with torch.no_grad():
             far, chances = self.distances(rows)
-            return far - self.settings.lambda_ce * chances / _entropy(self.prior)
+            return far - weight * chances / _entropy(self.prior)
 
     def distances(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return how far off the gradient is under each label, and the log-probabilities."""
@@ -140,14 +146,14 @@ class _Labels:
     Only the rows of a batch move: ordinary Adam would go on pushing all others by their momentum.
     """
 
-    def __init__(self, start: Tensor, rate: float) -> None:
-        self.logits, self._rate = start, rate
+    def __init__(self, start: Tensor, rate: float, *, shared: bool) -> None:
+        self.logits, self._rate, self._shared = start, rate, shared
         self._mean, self._square = torch.zeros_like(start), torch.zeros_like(start)
 
     def step(self, places: Tensor, grads: Tensor, passes: int) -> None:
         """Move the labels of a batch; equal rows are one label and their gradients add up."""
-        if len(places.unique()) < len(places):
-            places, member = places.unique(return_inverse=True)
+        if self._shared:
+            places, member = torch.unique(places, return_inverse=True)
             grads = torch.zeros(len(places), grads.shape[1]).index_add_(0, member, grads)
         mean = self._mean[places].lerp_(grads, 0.1)
         square = self._square[places].mul_(0.99).addcmul_(grads, grads, value=0.01)
@@ -161,18 +167,21 @@ def replay(
 ) -> Replay:
     """Return the surrogate and the labels that explain the rows best, found by gradient descent."""
     classes, rows = len(lesson.prior), lesson.rows
-    net = Surrogate([rows.embeddings.shape[1], *lesson.hidden, classes], rng)
-    labels = _Labels(_start(lesson, settings, rng), settings.rate_labels)
+    widths = [rows.embeddings.shape[1], *lesson.hidden, classes]
+    net = Surrogate(widths, rng, lift=settings.lift)
+    start = _start(lesson, settings, rng)
+    labels = _Labels(start, settings.rate_labels, shared=len(start) < len(rows))
     optimiser, loss, found = Adam(net.parameters, settings.rate_net), 0.0, _loss(lesson, settings)
     late = False
     for passes in range(1, settings.epochs + 1):
         total = 0.0
-        for batch in torch.randperm(len(rows), generator=rng).split(settings.batch):
+        for batch in torch.split(torch.randperm(len(rows), generator=rng), settings.batch):
             places = lesson.group[batch]
             with torch.enable_grad():
                 logits = labels.logits[places].requires_grad_()
                 terms = found(net, rows[batch], logits)
-                grads = torch.autograd.grad(terms[0], [*net.parameters, logits])
+                wanted = [*net.parameters, logits]
+                grads = torch.autograd.grad(terms[0], wanted, materialize_grads=True)
             optimiser.step(grads[:-1])
             labels.step(places, grads[-1], passes)
             total += float(terms[1].detach()) * len(batch)
@@ -208,11 +217,14 @@ def _loss(
     def found(net: Surrogate, rows: Rows, logits: Tensor) -> tuple[Tensor, Tensor]:
         guessed, masks = net.forward(rows.embeddings)
         chances, labels = functional.log_softmax(guessed, dim=1), logits.softmax(dim=1)
-        near = net.backward(chances.exp() - labels, masks)
         if settings.raw:
+            near = net.backward(chances.exp() - labels, masks)
             match = functional.mse_loss(near, rows.gradients)
+        elif len(prior) == 2:
+            match = _two_sided(net, masks, unit(rows.gradients), labels)
         else:
-            match = torch.linalg.vector_norm(unit(near) - unit(rows.gradients), dim=1).mean()
+            near = unit(net.backward(chances.exp() - labels, masks))
+            match = torch.linalg.vector_norm(near - unit(rows.gradients), dim=1).mean()
         loss = match
         if settings.lambda_ce:
             loss = loss - settings.lambda_ce * (labels * chances).sum(dim=1).mean() / entropy
@@ -221,6 +233,18 @@ def _loss(
         return loss, match
 
     return found
+
+
+def _two_sided(net: Surrogate, masks: list[Tensor], seen: Tensor, labels: Tensor) -> Tensor:
+    """Return the distance that is expected under labels of two classes.
+
+    There ``p - y`` is ``(-a, a)``: at length one, a soft label turns the gradient round or leaves
+    it, and nothing pulls at the label. So both sides count, by how likely the label is.
+    """
+    turned = torch.tensor([-1.0, 1.0]).expand(len(seen), 2)
+    near = unit(net.backward(turned, masks))
+    far = [torch.linalg.vector_norm(side - seen, dim=1) for side in (near, -near)]
+    return (labels * torch.stack(far, dim=1)).sum(dim=1).mean()
 
 
 def _objective(lesson: Lesson, net: Surrogate, logits: Tensor) -> float:

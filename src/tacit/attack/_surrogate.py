@@ -7,6 +7,7 @@ hidden layers: matching gradients needs no second differentiation.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -48,7 +49,8 @@ class Rows:
 
 def unit(rows: Tensor) -> Tensor:
     """Return the rows at length one, differentiably; rows of rounding errors stay as short."""
-    return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_TINY)
+    found: Tensor = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_TINY)
+    return found
 
 
 def in_order(rows: Rows) -> tuple[Tensor, Tensor]:
@@ -117,7 +119,7 @@ def _principal(rows: Tensor) -> Tensor:
     """Return the strongest directions ``[d, k]`` of the rows, about zero."""
     count = min(_DIRECTIONS, *rows.shape)
     if rows.shape[1] <= len(rows):
-        vectors = torch.linalg.eigh((rows.T @ rows).double()).eigenvectors
+        vectors: Tensor = torch.linalg.eigh((rows.T @ rows).double()).eigenvectors
         return vectors[:, -count:].flip(1).float()
     rows = rows[:: -(-len(rows) // _BASIS_ROWS)]
     vectors = torch.linalg.eigh((rows @ rows.T).double()).eigenvectors
@@ -130,13 +132,17 @@ def _principal(rows: Tensor) -> Tensor:
 class Surrogate:
     """Fully connected layers, drawn from a generator."""
 
-    def __init__(self, widths: list[int], rng: torch.Generator) -> None:
+    def __init__(self, widths: list[int], rng: torch.Generator, *, lift: float = 0.0) -> None:
         self.weights: list[Tensor] = []
         self.biases: list[Tensor] = []
-        for fan, width in zip(widths, widths[1:], strict=False):
+        for fan, width in itertools.pairwise(widths):
             for part, shape in ((self.weights, (fan, width)), (self.biases, (width,))):
                 drawn = (2 * torch.rand(*shape, generator=rng) - 1) / fan**0.5
-                part.append(drawn.requires_grad_())
+                part.append(drawn)
+        for bias in self.biases[:-1]:
+            bias += lift
+        for value in self.parameters:
+            value.requires_grad_()
 
     def double(self) -> Surrogate:
         """Return a copy in ``float64``, detached."""

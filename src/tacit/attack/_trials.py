@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, final
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from tacit.attack._replay import Lesson, Replay, Settings, replay
 from tacit.attack._surrogate import Rows
 
-__all__ = ["RANGES", "Choose", "Trials", "explained"]
+__all__ = ["RANGES", "Choose", "Ranges", "Trials", "explained"]
 
 Choose = Literal["margin", "gradient", "objective"]
 Ranges = Literal["ours", "paper"]
@@ -73,7 +74,7 @@ class Trials:
             spent = (time.perf_counter() - began) / max(1, number)
             if number and until is not None and time.perf_counter() + 0.7 * spent > until:
                 break
-            found += [(self._loss(one), one) for one in batch(until)]
+            found += [(self._loss(one), one) for one in batch(_left(until))]
         chosen = min(found, key=lambda one: one[0])[1]
         return dataclasses.replace(chosen, late=chosen.late or len(found) < self.count)
 
@@ -88,7 +89,7 @@ class Trials:
         """Yield trials, as many at a time as there are workers; the search sees all earlier."""
         if self.count == 1:
             seed = _drawn(rng)
-            yield lambda until: [_run(self.lesson, self.settings, seed, _left(until))]
+            yield partial(_together, None, self.lesson, [(self.settings, seed)])
             return
         with _searched(_drawn(rng)) as study, _pool(self.workers) as pool:
             first = {n: getattr(self.settings, n) for n in _RATES if getattr(self.settings, n) > 0}
@@ -96,7 +97,7 @@ class Trials:
             for start in range(0, self.count, self.workers):
                 asked = [study.ask() for _ in range(min(self.workers, self.count - start))]
                 plans = [(self._settings(trial), _drawn(rng)) for trial in asked]
-                yield lambda until, p=plans: _together(pool, self.lesson, p, _left(until))
+                yield partial(_together, pool, self.lesson, plans)
                 for trial, (loss, _) in zip(asked, found[start:], strict=True):
                     study.tell(trial, loss)
 
@@ -164,4 +165,3 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
         workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
         yield pool
-

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 import numpy as np
@@ -75,13 +76,26 @@ class Completion(Attack):
 
     def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
         """Return the log-odds of class 1 against class 0."""
-        chances = self._chances(sight, rng, honest=True)
+        return self._log_odds(sight, rng, honest=True)
+
+    def _log_odds(self, sight: Sight, rng: torch.Generator, *, honest: bool) -> Tensor:
+        chances = self._chances(sight, rng, honest=honest)
         if chances.shape[1] > 2:
             raise KnowledgeError(
                 f"{self} scores class 1 against class 0, got known.labelled with class "
                 f"{chances.shape[1] - 1}: call its `probabilities`, or pass (classes == c).long()"
             )
         return chances[:, 1] - chances[:, 0]
+
+    def log_odds(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
+        """Return the scores ``[B]`` of a call; ``honest`` is as for ``probabilities``."""
+        with torch.no_grad():
+            return self._log_odds(self._look(view), rng, honest=honest)
+
+    def within(self, seconds: float) -> Completion:
+        """Return the same attack with so much time for each network."""
+        least = seconds if self.seconds is None else min(self.seconds, seconds)
+        return replace(self, seconds=least if least < math.inf else None)
 
     def probabilities(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
         """Return the probability of each class ``[B, classes]``.
@@ -102,7 +116,7 @@ class Completion(Attack):
         count = max(classes_of(sight.view.known), int(classes.max()) + 1)
         centred = sent[order] - sent[order].mean(dim=0)
         if float(centred.abs().max()) <= _FLAT:
-            return torch.full((len(sent), count), 1 / count, device=sight.rows.device).log().double()
+            return torch.zeros(len(sent), count).double().to(sight.rows.device)  # nothing to tell
         lens = Lens.of(Rows(sent[order].float(), centred.float()))
         rows = lens(Rows(sent[order], sent[order])).embeddings
         drawn = self._drawn(classes, count, rng)

@@ -1,4 +1,4 @@
-"""Attacks by gradient matching: labels are right when a replay of the training explains the tape."""
+"""Attacks by gradient matching: labels are right when a replay explains what was seen."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tacit.attack._epochs import Learning, Sorter, classes_of
-from tacit.attack._replay import Lesson, Replay, Settings, replay
+from tacit.attack._replay import HAIR, Lesson, Replay, Settings, replay
 from tacit.attack._surrogate import Lens, Rows, in_order
-from tacit.attack._trials import Choose, Trials
+from tacit.attack._trials import Choose, Ranges, Trials
 from tacit.attack.base import ATTACKS
 from tacit.attack.clustering import KMeans
 from tacit.spec import require
@@ -24,6 +24,9 @@ _NARROW: Final = (32, 32)  # and for two classes
 _SURE: Final = 2.0  # logits of a label that clusters start from, above all others
 _PAPER_TRIALS: Final = 500
 
+Start = Literal["cold", "kmeans"]
+Prior = Literal["known", "uniform", "groups"]
+
 
 @final
 @ATTACKS.register("exploit")
@@ -34,14 +37,15 @@ class Exploit(Learning):
     ``min over g', y' of E||u(g'_i) - u(g_i)|| + lambda_ce E[H(y'_i, p'_i)] / H(P) +
     lambda_p KL(P || E y')``, with ``u`` a vector at length one, ``g'_i`` the loss gradient of the
     surrogate at the embedding, ``p'_i`` its prediction, ``y'_i`` the softmax of free logits and
-    ``P`` the label prior. A row's label is then the one-hot label at which its own loss is least;
+    ``P`` the label prior. A row's label is then the one-hot label whose gradient lies nearest, and
     the score is by how much, for the smallest class.
 
     ``trials`` replays are run, the first with our settings and the others where a tree-structured
     Parzen estimator looks, and one of them is believed. ``choose=margin`` takes the one that tells
     most clearly which label made the gradients of rows it has not learnt from; ``gradient`` the one
     with the least gradient loss (Algorithm 1), which often has fitted soft labels that mean
-    nothing; ``objective`` the one with the least loss at both weights 1 (section 6, under noise).
+    nothing; ``objective`` the one with the least loss at both weights 1 (section 6, under noise),
+    which is then also the loss that a row's label is chosen by.
     ``ranges=paper`` searches the ranges of section 5.1, and ``trials=0`` stands for its 500.
 
     ``lambda_ce=0`` and ``lambda_p=0`` leave a regulariser out (appendix C). ``start=kmeans`` starts
@@ -56,7 +60,8 @@ class Exploit(Learning):
         Kariyappa and Qureshi, "ExPLOit: Extracting Private Labels in Split Learning", Eq. 9,
         Algorithm 1, sections 5.1 and 6, appendices B and C.
 
-    Departures: gradients are compared at length one, and wide rows in their principal directions;
+    Departures: gradients are compared at length one, wide rows in their principal directions, and
+    with two classes, whose soft labels have no direction, under either label by its probability;
     labels are moved only when their row is in the batch; ``examples`` rows are learnt from and all
     are labelled; the rule that chooses; settings of our own (see ``docs/learned_attacks.md``).
 
@@ -71,12 +76,12 @@ class Exploit(Learning):
     """
 
     trials: int = 3
-    start: Literal["cold", "kmeans"] = "cold"
+    start: Start = "cold"
     choose: Choose = "margin"
     lambda_ce: float = 3.0
     lambda_p: float = 10.0
-    prior: Literal["known", "uniform", "groups"] = "known"
-    ranges: Literal["ours", "paper"] = "ours"
+    prior: Prior = "known"
+    ranges: Ranges = "ours"
     examples: int = 2000
     epochs: int = 200
     seconds: float | None = None
@@ -93,10 +98,10 @@ class Exploit(Learning):
             require(value >= 0, f"exploit: {name} must be 0 or more", value)
         spent = self.seconds is None or self.seconds > 0
         require(spent, "exploit: seconds must be more than 0", self.seconds)
-        for name, kind in (("start", ("cold", "kmeans")), ("choose", get_args(Choose)),
-                           ("prior", ("known", "uniform", "groups")), ("ranges", ("ours", "paper"))):  # fmt: skip
-            value = getattr(self, name)
-            require(value in kind, f"exploit: {name} must be one of {kind}", value)
+        kinds = {"start": Start, "choose": Choose, "prior": Prior, "ranges": Ranges}
+        for name, kind in kinds.items():
+            value, words = getattr(self, name), get_args(kind)
+            require(value in words, f"exploit: {name} must be one of {words}", value)
         object.__setattr__(self, "averages", self.memory)
         object.__setattr__(self, "adds_up", self.memory)
 
@@ -120,7 +125,7 @@ class Exploit(Learning):
         lens = Lens.of(rows[mine])
         lesson = Lesson(
             rows=lens(rows[mine]),
-            group=group[mine].unique(return_inverse=True)[1],
+            group=torch.unique(group[mine], return_inverse=True)[1],
             prior=prior,
             start=None if self.start == "cold" or groups is None else _sure(groups[mine], prior),
             hidden=_HIDDEN if count > 2 else _NARROW,
@@ -134,7 +139,8 @@ class Exploit(Learning):
             choose=self.choose,
             workers=self.workers,
         )
-        return _Matched(trials.best(rng, until=until), lens, rows[mine])
+        weight = 1.0 if self.choose == "objective" else 0.0
+        return _Matched(trials.best(rng, until=until), lens, rows[mine], weight=weight)
 
     def _settings(self) -> Settings:
         paper = self.ranges == "paper"
@@ -212,7 +218,7 @@ class Unsplit(Learning):
         )
         settings = Settings(
             lambda_ce=0.0, lambda_p=0.0, rate_net=1e-3, rate_labels=1e-3, batch=64,
-            epochs=self.epochs, raw=True, spread=1.0,
+            epochs=self.epochs, raw=True, spread=1.0, lift=0.0,
         )  # fmt: skip
         seed = int(torch.randint(2**31 - 1, (1,), generator=rng, device=rng.device))
         found = replay(lesson, settings, rng=torch.Generator().manual_seed(seed), until=until)
@@ -223,14 +229,15 @@ class Unsplit(Learning):
 class _Matched(Sorter):
     """A surrogate that says what each label would cost; the class with the fewest is positive."""
 
-    def __init__(self, found: Replay, lens: Lens, rows: Rows) -> None:
-        self._found, self._lens = found, lens
+    def __init__(self, found: Replay, lens: Lens, rows: Rows, *, weight: float = 0.0) -> None:
+        self._found, self._lens, self._weight = found, lens, weight
         self.named, self.late = False, found.late
         sizes = torch.bincount(self.costs(rows).argmin(dim=1), minlength=len(found.prior))
         self.positive = int(sizes.argmin())
 
     def costs(self, rows: Rows) -> Tensor:
-        return self._found.costs(self._lens(rows.double()))
+        rows = self._lens(rows.double())
+        return self._found.costs(rows, weight=self._weight or HAIR)
 
 
 def _sure(groups: Tensor, prior: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class _Audit:
     ) -> AuditResult:
         trained = [attack for attack in chosen if "labelled" in attack.needs]
         traces = [
-            trace_of(attack, budget=self.seconds, seed=self.seed)
+            trace_of(attack, budget=self.seconds, seed=self.seed, epochs=self.found.epochs)
             for attack in chosen
             if attack not in trained
         ]
@@ -146,7 +146,7 @@ class _Audit:
             try:
                 row, sample = supervised_row(
                     attack, window, self.claim, baseline=base, threshold=self.threshold,
-                    truth=self.truth, seed=self.seed,
+                    truth=self.truth, seed=self.seed, seconds=self.seconds,
                 )  # fmt: skip
             except UsageError as error:  # too few rows of a class to train on
                 skipped.append({"attack": str(attack), "reason": str(error)})
@@ -158,13 +158,14 @@ class _Audit:
     def _play(self, traces: list[Trace]) -> Window:
         """Run the tape past every attack once."""
         window, epoch, done = Window(), None, 0
+        known = Known(classes=self.truth.classes, prior=self.truth.prior())
         for view in self.recording:
             assert view.ids is not None  # noqa: S101 - recordings have them
             if epoch is not None and view.epoch != epoch:
                 self._end_epoch(traces, epoch)
             epoch = view.epoch if view.epoch is not None else 0
             labels = self.truth.of(view.ids)
-            view = replace(view, known=Known(classes=self.truth.classes))  # noqa: PLW2901
+            view = replace(view, known=known)  # noqa: PLW2901
             for trace in traces:
                 trace.add(view, labels)
             window.add(view, labels)
