@@ -46,7 +46,7 @@ class Settings:
     epochs: int = 200
     raw: bool = False
     spread: float = 0.1
-    lift: float = 1.0
+    lift: float = 0.0
 
 
 @final

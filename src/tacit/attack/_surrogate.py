@@ -140,7 +140,7 @@ class Surrogate:
                 drawn = (2 * torch.rand(*shape, generator=rng) - 1) / fan**0.5
                 part.append(drawn)
         for bias in self.biases[:-1]:
-            bias += lift
+            bias.add_(lift)
         for value in self.parameters:
             value.requires_grad_()
 

@@ -133,7 +133,7 @@ class Exploit(Learning):
         trials = Trials(
             lesson=lesson,
             held=lens(rows[held]),
-            settings=self._settings(),
+            settings=self._settings(count),
             count=self.trials or _PAPER_TRIALS,
             ranges=self.ranges,
             choose=self.choose,
@@ -142,7 +142,7 @@ class Exploit(Learning):
         weight = 1.0 if self.choose == "objective" else 0.0
         return _Matched(trials.best(rng, until=until), lens, rows[mine], weight=weight)
 
-    def _settings(self) -> Settings:
+    def _settings(self, count: int) -> Settings:
         paper = self.ranges == "paper"
         return Settings(
             lambda_ce=self.lambda_ce,
@@ -150,6 +150,7 @@ class Exploit(Learning):
             rate_net=1e-4 if paper else Settings.rate_net,
             rate_labels=0.1 if paper else Settings.rate_labels,
             epochs=self.epochs,
+            lift=1.0 if count == 2 else 0.0,
         )
 
     def _groups(self, rows: Rows, count: int, rng: torch.Generator) -> Tensor | None:
@@ -218,7 +219,7 @@ class Unsplit(Learning):
         )
         settings = Settings(
             lambda_ce=0.0, lambda_p=0.0, rate_net=1e-3, rate_labels=1e-3, batch=64,
-            epochs=self.epochs, raw=True, spread=1.0, lift=0.0,
+            epochs=self.epochs, raw=True, spread=1.0,
         )  # fmt: skip
         seed = int(torch.randint(2**31 - 1, (1,), generator=rng, device=rng.device))
         found = replay(lesson, settings, rng=torch.Generator().manual_seed(seed), until=until)

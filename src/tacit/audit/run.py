@@ -16,7 +16,7 @@ from tacit.audit.imports import open_tape
 from tacit.audit.result import FORMAT, AuditResult, histogram, roc
 from tacit.audit.rows import Claim, row_of, supervised_row
 from tacit.audit.tape import Recording
-from tacit.audit.traces import Trace, trace_of
+from tacit.audit.traces import Trace, confusions, trace_of
 from tacit.audit.truth import Labels, Survey, Truth, survey
 from tacit.audit.verdict import advice, headline, severity
 from tacit.audit.window import Features, Window, baseline_of, read_features
@@ -237,6 +237,7 @@ class _Audit:
                     str(t.attack): [asdict(e) for e in t.epochs] for t in traces if t.epochs
                 },
                 "reference": self.claim.reference(self.found.numbers),
+                "confusion": confusions(traces),
                 "curves": {n: roc(*s) for n, s in samples.items() if binary},
                 "histograms": {n: histogram(*s) for n, s in samples.items() if binary},
                 "advice": advice(rows, spec=self.claim.spec, baseline=base is not None),

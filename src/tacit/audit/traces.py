@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,15 +17,16 @@ from torch import Tensor
 from tacit.attack import Attack, Pursuit, Scored
 from tacit.audit.exposure import exposed
 from tacit.audit.truth import Truth
-from tacit.measure import LeakMeter, PooledLeak, clustering_accuracy
+from tacit.measure import LeakMeter, PooledLeak, clustering_accuracy, clustering_confusion
 from tacit.types import View
 
-__all__ = ["NULL_LEVEL", "EpochLeak", "Pool", "Sorting", "Trace", "trace_of"]
+__all__ = ["NULL_LEVEL", "EpochLeak", "Pool", "Sorting", "Trace", "confusions", "trace_of"]
 
 Values = npt.NDArray[np.float64]
 
 NULL_LEVEL = 0.999  # many attacks look at one tape: one in a thousand may cry wolf, not one in 20
 _SAMPLE = 100_000
+_SHOWN = 20  # classes at most in a table of confusions
 _LEARNING, _MOMENT = 0.9, 1e-3  # share of the time to learn in; the rest is for reading and sorting
 
 
@@ -231,6 +233,16 @@ class PursuitTrace(Trace):
         meter = LeakMeter()
         meter.add(found.scores, labels)
         return meter
+
+
+def confusions(traces: Sequence[Trace]) -> dict[str, list[list[int]]]:
+    """Return, for each attack that sorts, how many examples of a class were taken for each."""
+    found = {str(t.attack): s for t in traces if t.epochs and (s := t.sorting()) is not None}
+    return {
+        name: clustering_confusion(s.groups, s.labels).tolist()
+        for name, s in found.items()
+        if int(s.labels.max()) < _SHOWN
+    }
 
 
 def trace_of(attack: Attack, *, budget: float, seed: int, epochs: int = 1) -> Trace:
