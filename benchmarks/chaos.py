@@ -11,16 +11,15 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, run
 from time import monotonic, sleep
 from typing import Any, final
 
 from parties import Pair, Quartet, differences  # type: ignore[import-not-found]
 from party_processes import AS_TYPED, Training, train  # type: ignore[import-not-found]
+from spaces import BANK, namespaces  # type: ignore[import-not-found]
 
 SEED = 20
 LONGEST = 900.0
@@ -143,64 +142,9 @@ def slowed(case: Case, pair: Any) -> None:  # noqa: ANN401
         training.finish(timeout=LONGEST)
 
 
-@final
-@dataclass(frozen=True)
-class Spaces:
-    """Two networks with nothing in them but a line from one to the other."""
-
-    pids: dict[str, int]
-
-    @property
-    def commands(self) -> dict[str, list[str]]:
-        """What to put before a command that is to run in a party's network."""
-        return {party: ["nsenter", "-t", str(pid), "-n"] for party, pid in self.pids.items()}
-
-    def inside(self, party: str, *words: str) -> None:
-        """Run a command in a party's network."""
-        run([*self.commands[party], *words], check=True, stderr=PIPE)  # noqa: S603
-
-
-@contextmanager
-def namespaces() -> Iterator[Spaces | None]:
-    """Make both networks, or yield None where that is not permitted."""
-    holders = [Popen(["unshare", "-n", "cat"], stdin=PIPE, stdout=PIPE, stderr=DEVNULL)  # noqa: S607
-               for _ in PARTIES]  # fmt: skip
-    try:
-        for holder in holders:
-            assert holder.stdin
-            assert holder.stdout
-            holder.stdin.write(b"ready\n")
-            holder.stdin.flush()
-            holder.stdout.readline()
-        yield _joined(Spaces(dict(zip(PARTIES, (h.pid for h in holders), strict=True))))
-    finally:
-        for holder in holders:
-            holder.communicate()
-
-
-def _joined(spaces: Spaces) -> Spaces | None:
-    ends = [str(spaces.pids[party]) for party in PARTIES]
-    made = run(["ip", "link", "add", "bank", "netns", ends[0], "type", "veth", "peer", "name",  # noqa: S603, S607
-                "platform", "netns", ends[1]], check=False, stderr=DEVNULL)  # fmt: skip
-    if made.returncode:
-        return None
-    for party, place in zip(PARTIES, (BANK, "10.77.0.2"), strict=True):
-        spaces.inside(party, "ip", "addr", "add", f"{place}/24", "dev", party)
-        spaces.inside(party, "ip", "link", "set", party, "up")
-        spaces.inside(party, "ip", "link", "set", "lo", "up")
-    return spaces
-
-
-def _may_have_namespaces() -> bool:
-    with namespaces() as spaces:
-        return spaces is not None
-
-
-BANK = "10.77.0.1"
-
-
 def cases() -> list[Case]:
-    address = f"{BANK}:7700" if _may_have_namespaces() else None
+    with namespaces() as spaces:
+        address = f"{BANK}:7700" if spaces else None
     marvell = "marvell(s=4)"
     return [
         Case("killed", marvell, killed, epochs=16, kills=50),

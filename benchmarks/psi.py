@@ -21,8 +21,10 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.asymmetric import ec
+from coincurve import GLOBAL_CONTEXT
+from coincurve._libsecp256k1 import ffi, lib
 
+from tacit.runtime._psi_curve import fresh_scalar
 from tacit.runtime.psi import PsiSide, workers
 
 CORES = cpu_count() or 1
@@ -56,17 +58,19 @@ def raw() -> tuple[float, float]:
 
 def _bare(count: int) -> float:
     """Do what an own id and a peer's cost at least; return the CPU seconds."""
-    curve, ecdh, key = ec.SECP256R1(), ec.ECDH(), ec.generate_private_key(ec.SECP256R1())
-    found = ec.EllipticCurvePublicKey.from_encoded_point
+    point, value = ffi.new("secp256k1_pubkey *"), ffi.new("unsigned char[32]")
+    secret, even, context = fresh_scalar(), b"\x02", GLOBAL_CONTEXT.ctx
+    parse, multiply = lib.secp256k1_ec_pubkey_parse, lib.secp256k1_ecdh
     start, own, tried = process_time(), 0, 0
     while own < count:
         tried += 1
-        try:
-            point = found(curve, b"\x02" + sha256(tried.to_bytes(4, "big")).digest())
-        except ValueError:
+        if not parse(context, point, even + sha256(tried.to_bytes(4, "big")).digest(), 33):
             continue
         own += 1
-        key.exchange(ecdh, found(curve, b"\x02" + key.exchange(ecdh, point)))
+        multiply(context, value, point, secret, ffi.NULL, ffi.NULL)
+        # What comes from the peer is a point as well; the one just found serves.
+        parse(context, point, even + sha256(tried.to_bytes(4, "big")).digest(), 33)
+        multiply(context, value, point, secret, ffi.NULL, ffi.NULL)
     return process_time() - start
 
 

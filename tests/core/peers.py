@@ -68,13 +68,13 @@ class Meeting:
 
 def listener(config, log):
     """Listen as the label party of a configuration does."""
-    return Listener(config.address, identity=identity_of(config), peers=(config.peer,),
+    return Listener(config.address, identity=identity_of(config), peers=config.peers,
                     limits=Limits(), log=log)  # fmt: skip
 
 
-def dial_to(pair):
-    """Open a line to the label party's address as the feature party does."""
-    config = read_party_config(pair.platform)
+def dial_to(pair, party="platform"):
+    """Open a line to the label party's address as a feature party does."""
+    config = read_party_config(pair.folder / party / "party.toml")
     return dial(config.address, identity=identity_of(config), peer=config.peer, limits=Limits(),
                 timeout=LONG)  # fmt: skip
 
@@ -82,9 +82,9 @@ def dial_to(pair):
 class Rogue:
     """A party that says what it is told to, right or wrong, and nothing else."""
 
-    def __init__(self, line, pair):
+    def __init__(self, line, pair, party="platform"):
         self.line = line
-        self.config = read_party_config(pair.platform)
+        self.config = read_party_config(pair.folder / party / "party.toml")
         self.plan = self.config.plan(classes=2)
         self.reason = None
         self._pair = pair
@@ -97,7 +97,7 @@ class Rogue:
     @property
     def ids(self):
         """The ids of the honest feature party, as texts."""
-        lines = (self._pair.platform.parent / "features.csv").read_text().splitlines()
+        lines = (self._pair.folder / self.config.name / "features.csv").read_text().splitlines()
         return tuple(line.split(",", 1)[0] for line in lines[1:])
 
     def say(self, *things):
@@ -133,8 +133,10 @@ class Rogue:
             piece = ids[at : at + 1024]
             self.say(Align(count=len(piece), ids=piece))
             shared += self.hear(Align).count
-        self.say(Align(count=shared))
-        self.hear(Align)
+        while True:  # with several feature parties, which of them all have
+            self.say(Align(count=shared))
+            if self.hear(Align).held is not None:
+                return
 
     def ready(self, offer=0):
         """Do everything right up to the first step; return which one that is."""

@@ -77,3 +77,42 @@ def test_the_reviews_give_the_ready_matrix(tmp_path):
     assert ours.fixed_test.sum() == 25_000
     for part in ("numeric", "labels", "fixed_test"):
         assert np.array_equal(getattr(ours, part), getattr(theirs, part))
+
+
+IMAGES = [
+    pytest.param("mnist", (70_000, 10, 1, 28), [0.1307], [0.3081], marks=needs("mnist")),
+    pytest.param(
+        "fashion_mnist", (70_000, 10, 1, 28), [0.2860], [0.3530], marks=needs("fashion-mnist")
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "facts", "mean", "spread"), IMAGES)
+def test_images_have_their_published_mean_and_spread(name, facts, mean, spread):
+    table = load(name)
+    rows, classes, channels, side = facts
+    assert (len(table), table.classes, table.image.shape) == (rows, classes, (channels, side, side))
+    train, test = split(table, seed=0)
+    assert (len(train), len(test)) == (60_000, 10_000)
+    # Published of the training part; here of all 70,000 images.
+    assert table.image.mean == pytest.approx(mean, abs=1e-3)
+    assert table.image.spread == pytest.approx(spread, abs=1e-3)
+
+
+@needs("cifar-10-batches-bin/data_batch_1.bin.gz")
+def test_the_first_batch_of_cifar10_is_the_published_one():
+    table = load("cifar10")
+    first = np.asarray(table.labels)[~np.asarray(table.fixed_test)][:10_000]
+    assert first[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    counts = [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
+    assert np.bincount(first).tolist() == counts
+
+
+@needs("ham10000/ham10000_7017_32x32.npz")
+def test_no_lesion_of_ham10000_is_on_both_sides():
+    table = load("ham10000")
+    assert (len(table), table.image.shape) == (7_017, (3, 84, 84))
+    assert round(table.positives, 4) == 0.1008
+    train, test = split(table, seed=0)
+    assert not set(table.groups[train]) & set(table.groups[test])
+    assert len(test) == pytest.approx(7_017 / 5, rel=0.05)

@@ -1,9 +1,11 @@
 """What people get wrong about ``tacit party``: one plain line each, and nothing half done."""
 
+import shutil
 import socket
 import threading
 
 import pytest
+from pyarrow import csv, parquet
 
 from parties import Pair, configure
 from party_processes import Running, both_end
@@ -177,3 +179,68 @@ def test_the_check_finds_nobody(pair, refused, monkeypatch):
     monkeypatch.setattr(party_check, "LIMIT", 0.5)
     refused(pair.platform, f"nobody listens at {pair.address}", "start bank", words=words, code=1)
     refused(pair.bank, "platform did not connect", "within 0.5 seconds", words=words, code=1)
+
+
+def change_ids(config, change):
+    """Change the ids in a party's table; None removes the row."""
+    table = next(config.parent.glob("*.csv"))
+    header, *rows = table.read_text().splitlines()
+    made = []
+    for number, row in enumerate(rows):
+        id_, rest = row.split(",", 1)
+        if (id_ := change(number, id_)) is not None:
+            made.append(f"{id_},{rest}")
+    table.write_text("\n".join([header, *made]) + "\n")
+
+
+@pytest.mark.parametrize("matching", ["private", "clear"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda _, id_: f"other {id_}", "the tables have no id in common: compare the id columns"),
+        (lambda number, id_: id_ if number < 20 else None, "fewer than one batch of 32"),
+    ],
+    ids=["nothing in common", "less than a batch"],
+)
+def test_ids_that_hardly_meet(pair, matching, change, words):
+    for config in (pair.bank, pair.platform):
+        configure(config, matching=matching, wait=4)
+    change_ids(pair.platform, change)
+    with Running(pair.bank) as bank, Running(pair.platform) as platform:
+        platform.end()
+        last = platform.said.splitlines()[-1]
+        assert last.startswith("error: ")
+        assert words in last
+        assert "Traceback" not in platform.said
+        bank.wait_for(f"refused: .*{words}")
+        bank.end()
+        assert "Traceback" not in bank.said
+
+
+def test_ids_of_mixed_types(pair):
+    """Numbers here and text there are the same ids in private; in the clear they are refused."""
+    for config in (pair.bank, pair.platform):
+        change_ids(config, lambda number, _: 1000 + number)
+        configure(config, matching="clear", wait=4)
+    table = pair.platform.parent / "features.csv"
+    read = csv.read_csv(table)
+    assert read["id"].type == "int64"
+    parquet.write_table(read, table.with_suffix(".parquet"))
+    shutil.copy(f"{table}.schema.toml", table.with_suffix(".parquet.schema.toml"))
+    configure(pair.platform, data="features.parquet")
+    with Running(pair.bank) as bank, Running(pair.platform) as platform:
+        platform.end()
+        last = platform.said.splitlines()[-1]
+        assert last.startswith("error: ")
+        assert "ids are numbers there and text" in last
+        bank.end()
+    for config in (pair.bank, pair.platform):
+        configure(config, matching="private", wait=60)
+    with Running(pair.bank) as bank, Running(pair.platform) as platform:
+        both_end(bank, platform)
+    assert pair.read("bank", "results.json")["ended"] == "finished"
+
+
+def test_a_party_that_is_named_twice(pair, refused):
+    configure(pair.bank, peer=["platform", "bureau", "platform"])
+    refused(pair.bank, "platform is there twice in name and peer")

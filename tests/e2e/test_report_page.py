@@ -7,10 +7,11 @@ import pytest
 
 from browser_pipe import BROWSER, Browser
 from report_examples import AUDITS, RUNS, published_marvell
+from sweep_examples import sweep_records
 from tacit import report
 from tacit.report.fields import finite
 
-NAMES = [*AUDITS, "runs", "run"]
+NAMES = [*AUDITS, "runs", "run", "sweep"]
 # The lowest contrast of any text on the page against what lies behind it (WCAG 2), and the text.
 CONTRAST = """(() => {
   const parse = (c) => (c.match(/[\\d.]+/g) || []).map(Number);
@@ -69,6 +70,7 @@ def pages(tmp_path_factory):
         report.audit_page(found[name], record())
     report.runs_page(found["runs"], RUNS)
     report.runs_page(found["run"], {"mine": RUNS["marvell, full"]})
+    report.sweep_page(found["sweep"], sweep_records(), title="<b>mine</b>")
     return found
 
 
@@ -135,6 +137,32 @@ def test_the_numbers_of_runs_are_the_results(page):
     assert tab.run("JSON.parse(document.getElementById('record').textContent).runs") == RUNS
     found = [value for key, value in tab.run(CELLS) if key == "test.auc"]
     assert found == [run["test"]["auc"] for run in RUNS.values()]
+
+
+@on("sweep")
+def test_a_choice_moves_the_marks_of_a_trade_off(page):
+    _, tab = page
+    shown = "document.querySelector('.canvas').data.map((trace) => trace.x)"
+    title = "document.querySelector('.xtitle').textContent"
+    records = [record for record in sweep_records() if record["state"] == "done"]
+
+    def expected(attack, kind):
+        single = [r["results"]["leak"][attack][kind] for r in records]
+        return sorted(round(value, 9) for value in single)
+
+    def drawn():
+        return sorted(round(value, 9) for trace in tab.run(shown)[1::2] for value in trace)
+
+    assert drawn() == expected("cosine", "q95")
+    pick = "document.querySelector('select[data-axis=x]')"
+    names = tab.run(f"[...{pick}.options].map((option) => option.text)")
+    wanted = names.index("leak AUC of norm, mean over batches")
+    tab.run(f"{pick}.selectedIndex = {wanted}; {pick}.dispatchEvent(new Event('change'))")
+    assert tab.run(title) == names[wanted]
+    assert drawn() == expected("norm", "mean")
+    text = tab.run("document.querySelector('.canvas').data[1].text[0]")
+    assert all(part in text for part in ("protect iso(t=1)", "seed 0", "batch_size 64"))
+    tab.run(f"{pick}.selectedIndex = 0; {pick}.dispatchEvent(new Event('change'))")
 
 
 @on(*NAMES)

@@ -37,8 +37,9 @@ class Exploit(Learning):
     ``min over g', y' of E||u(g'_i) - u(g_i)|| + lambda_ce E[H(y'_i, p'_i)] / H(P) +
     lambda_p KL(P || E y')``, with ``u`` a vector at length one, ``g'_i`` the loss gradient of the
     surrogate at the embedding, ``p'_i`` its prediction, ``y'_i`` the softmax of free logits and
-    ``P`` the label prior. A row's label is then the one-hot label whose gradient lies nearest, and
-    the score is by how much, for the smallest class.
+    ``P`` the label prior. A row's label is then the one-hot label at which its own loss is least
+    (with two classes: whose gradient lies nearest), and the score is by how much, for the smallest
+    class.
 
     ``trials`` replays are run, the first with our settings and the others where a tree-structured
     Parzen estimator looks, and one of them is believed. ``choose=margin`` takes the one that tells
@@ -139,8 +140,13 @@ class Exploit(Learning):
             choose=self.choose,
             workers=self.workers,
         )
-        weight = 1.0 if self.choose == "objective" else 0.0
-        return _Matched(trials.best(rng, until=until), lens, rows[mine], weight=weight)
+        return _Matched(trials.best(rng, until=until), lens, rows[mine], weight=self._weight(count))
+
+    def _weight(self, count: int) -> float:
+        """Return what cross-entropy weighs in a row's label; two classes lie on opposite sides."""
+        if self.choose == "objective":
+            return 1.0
+        return self.lambda_ce if count > 2 else 0.0
 
     def _settings(self, count: int) -> Settings:
         paper = self.ranges == "paper"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tacit.cli.report_sweep import SweepFiles, check_place, is_store
 from tacit.errors import UsageError
 
 __all__ = ["report"]
@@ -16,18 +17,37 @@ FORMAT = 1
 _KINDS = {"results.json": "a training run", "audit.json": "an audit"}
 
 
+def _of_sweep(text: str) -> Any:  # noqa: ANN401 - typer's own type is private
+    return typer.Option(help=text, rich_help_panel="Of a sweep")
+
+
 def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Run directories or results.json files; or one audit.json, or its directory.",
+            help="Run directories or results.json files; or one audit.json or its directory; or "
+            "one sweep's store.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html"),
+    leak: Annotated[str | None, _of_sweep("Leak to begin with, such as leak.norm.mean.")] = None,
+    worth: Annotated[str | None, _of_sweep("Utility to begin with, such as test.loss.")] = None,
+    svg: Annotated[Path | None, _of_sweep("Still picture to write.")] = None,
+    pdf: Annotated[Path | None, _of_sweep("The same as PDF, printed by chromium.")] = None,
+    csv: Annotated[Path | None, _of_sweep("Rows of all trials to write.")] = None,
+    parquet: Annotated[Path | None, _of_sweep("The same as Parquet.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write a page about one or several training runs, or about an audit."""
+    """Write a page about one or several training runs, about an audit, or about a sweep."""
+    wanted = SweepFiles(
+        page=out, svg=svg, pdf=pdf, csv=csv, parquet=parquet, leak=leak, worth=worth
+    )
+    if len(runs) == 1 and is_store(runs[0]):
+        files = wanted.write(runs[0])
+        _tell(out, "sweep", files, as_json=as_json)
+        return
+    wanted.refuse_alone()
     from tacit.report import audit_page, runs_page  # noqa: PLC0415 - loads only when used
 
     found = {path: _read(path) for path in dict.fromkeys(map(_file, runs))}
@@ -37,14 +57,17 @@ def report(
             f"RUN {audits[0]}: is an audit, and an audit has a page of its own: "
             f"name it alone, or name training runs only"
         )
-    _check_place(out)
+    check_place(out)
     if audits:
         audit_page(out, found[audits[0]])
     else:
         runs_page(out, dict(zip(_names(list(found)), found.values(), strict=True)))
+    _tell(out, "audit" if audits else "runs", list(found), as_json=as_json)
+
+
+def _tell(out: Path, kind: str, files: list[Path], *, as_json: bool) -> None:
     if as_json:
-        kind = "audit" if audits else "runs"
-        typer.echo(json.dumps({"page": str(out), "kind": kind, "files": [str(p) for p in found]}))
+        typer.echo(json.dumps({"page": str(out), "kind": kind, "files": [str(p) for p in files]}))
         return
     typer.echo(f"The page is in {out}")
 
@@ -93,10 +116,3 @@ def _names(paths: list[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [str(path) for path in paths]
-
-
-def _check_place(out: Path) -> None:
-    if out.is_dir():
-        raise UsageError(f"--out {out}: is a directory: name a file in it")
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: the directory {out.parent} does not exist: make it first")

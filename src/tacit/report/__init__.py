@@ -15,6 +15,8 @@ from tacit.report.blocks import (
 from tacit.report.figures import Plot, bars, lines
 from tacit.report.page import write_page
 from tacit.report.runs import runs_page
+from tacit.report.sweep import sweep_page
+from tacit.report.sweep_svg import sweep_svg
 
 __all__ = [
     "Badge",
@@ -31,5 +33,7 @@ __all__ = [
     "bars",
     "lines",
     "runs_page",
+    "sweep_page",
+    "sweep_svg",
     "write_page",
 ]

@@ -9,7 +9,7 @@ from html import escape
 from typing import Protocol, final
 
 from tacit.report.fields import embed
-from tacit.report.figures import Plot
+from tacit.report.figures import Choice, Plot, plain
 
 __all__ = [
     "Badge", "Block", "Cell", "Facts", "Figure", "Heading", "Items", "Paragraph", "SideBySide",
@@ -212,11 +212,13 @@ class Figure:
         plot = self.figure
         numbers = TableBlock(plot.header, plot.rows, caption=plot.title).html() if plot.rows else ""
         table = f"<details><summary>The numbers</summary>{numbers}</details>" if numbers else ""
-        drawing = embed({"data": plot.data, "layout": plot.layout})
+        choices = {c.axis: _options(c) for c in plot.choices}
+        drawing = embed({"data": plot.data, "layout": plot.layout, "choices": choices})
         height = int(plot.layout["height"])
         shape = "plot square" if plot.square else "plot"
         return (
             f'<figure class="{shape}"><figcaption>{escape(plot.title)}</figcaption>'
+            f"{''.join(map(_picker, plot.choices))}"
             f'<div class="canvas" role="img" aria-label="{escape(plot.label)}" '
             f'style="min-height:{height}px"></div>'
             f'<script type="application/json">{drawing}</script>{table}</figure>'
@@ -233,6 +235,18 @@ class SideBySide:
     def html(self) -> str:
         """Return the figures as HTML."""
         return f'<div class="side">{"".join(figure.html() for figure in self.figures)}</div>'
+
+
+def _options(choice: Choice) -> list[dict[str, object]]:
+    return [{"name": plain(name, at_most=90), "values": values} for name, values in choice.options]
+
+
+def _picker(choice: Choice) -> str:
+    options = "".join(f"<option>{escape(name)}</option>" for name, _ in choice.options)
+    return (
+        f'<label class="pick">{escape(choice.label)} '
+        f'<select data-axis="{escape(choice.axis)}">{options}</select></label>'
+    )
 
 
 def _look(state: str) -> tuple[str, str]:

@@ -8,8 +8,8 @@ from html import escape
 from typing import Any, final
 
 __all__ = [
-    "GREY", "LIMIT", "Line", "Plot", "axis", "bars", "faded", "layout", "line_plot", "lines",
-    "plain", "style",
+    "GREY", "LIMIT", "Choice", "Line", "Plot", "axis", "bars", "faded", "layout", "line_plot",
+    "lines", "plain", "style",
 ]  # fmt: skip
 
 # After Okabe and Ito, for readers who do not see red and green alike; moved to a middle lightness,
@@ -36,6 +36,16 @@ Values = Sequence[float | None]
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Measures that an axis can show: the name of each, and its values for every trace."""
+
+    axis: str
+    label: str
+    options: Sequence[tuple[str, Sequence[Values]]]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Plot:
     """What to draw, what to say to those who cannot see it, and its numbers as a table."""
 
@@ -46,6 +56,7 @@ class Plot:
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str | float | None]] = ()
     square: bool = False
+    choices: Sequence[Choice] = ()
 
 
 @final

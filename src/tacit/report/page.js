@@ -7,7 +7,12 @@
 
   function draw(box, width) {
     const canvas = box.querySelector(".canvas");
-    const {data, layout} = JSON.parse(box.querySelector(":scope > script").textContent);
+    const {data, layout, choices} = JSON.parse(box.querySelector(":scope > script").textContent);
+    for (const pick of box.querySelectorAll("select[data-axis]")) {
+      const axis = pick.dataset.axis, chosen = choices[axis][pick.selectedIndex];
+      data.forEach((trace, place) => { trace[axis] = chosen.values[place]; });
+      layout[axis + "axis"].title.text = chosen.name;
+    }
     const widest = parseFloat(getComputedStyle(canvas).maxWidth) || Infinity;
     const room = Math.min(widest, width || Math.floor(canvas.getBoundingClientRect().width));
     const font = {...layout.font, size: room < NARROW ? 12 : 13};
@@ -31,6 +36,11 @@
     }
   }
   all();
+  for (const box of boxes) {
+    for (const pick of box.querySelectorAll("select[data-axis]")) {
+      pick.addEventListener("change", () => draw(box));
+    }
+  }
 
   let last = window.innerWidth, waiting = 0;
   window.addEventListener("resize", () => {

@@ -2,9 +2,9 @@
 
 ::
 
-    open     version u8 = 1 | kind u8 = 1 | number of ids u64 | commitment 32 bytes
-    points   version u8 = 1 | kind u8 = 2 | own points, 32 bytes each | points sent back, 32 each
-    reveal   version u8 = 1 | kind u8 = 3 | nonce 32 bytes | proof 32 bytes
+    open     version u8 = 2 | kind u8 = 1 | number of ids u64 | commitment 32 bytes
+    points   version u8 = 2 | kind u8 = 2 | own points, 32 bytes each | points sent back, 32 each
+    reveal   version u8 = 2 | kind u8 = 3 | nonce 32 bytes | proof 32 bytes
 
 Numbers are big-endian. Both sides know from the numbers of ids how long every message is, so none
 carries a length, and one of another length is refused before it is read.
@@ -24,7 +24,7 @@ from tacit.runtime._psi_values import Values
 
 __all__ = ["Open", "Points", "Reveal", "Secrets", "commitment", "common_seed", "proof"]
 
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct(">BB")
 _COUNT = struct.Struct(">Q")
 _HASH = 32

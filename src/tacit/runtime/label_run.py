@@ -111,14 +111,16 @@ class LabelRun:
         )  # fmt: skip
 
     def _align(self, connections: list[Connection]) -> Schedule:
-        try:
-            common = find_common(connections, self.matching())
-            schedule = Schedule.of(self.plan, len(common))
+        def settle(common: Common) -> None:
+            Schedule.of(self.plan, len(common))  # there may be too few of them
             self.place.settle_on(common.digest, len(common))
+
+        try:
+            common = find_common(connections, self.matching(), settle)
         except UsageError as error:  # the peers brought other examples: no reason to end here
             raise PeerError(str(error)) from error
         self.aligned(common)
-        return schedule
+        return Schedule.of(self.plan, len(common))
 
     def _train(self, connections: list[Connection], schedule: Schedule, start: int) -> None:
         label = self.place.party

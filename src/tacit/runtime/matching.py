@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tacit.errors import InputError
+from tacit.errors import InputError, UsageError
 from tacit.runtime.clear_ids import hear_ids, show_ids
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Align
@@ -29,6 +29,7 @@ Ids = npt.NDArray[Any]
 Places = npt.NDArray[np.int64]
 
 _PLACES = 1 << 17  # in one message
+_NOTHING = "the tables have no id in common: compare the id columns of all"
 _FEW = 20_000  # ids for which other processes are not worth their start
 
 
@@ -71,7 +72,7 @@ class Matching:
     def common(self, order: Places, digest: str) -> Common:
         """Return common examples by their rows here."""
         if not len(order):
-            raise InputError("the tables have no id in common: compare the id columns of all")
+            raise InputError(_NOTHING)
         return Common(ids=self.ids[order], order=order, digest=digest)
 
 
@@ -98,11 +99,22 @@ def join_common(connection: Connection, matching: Matching) -> Common:
     return matching.common(rows, answer.held)
 
 
-def find_common(connections: Sequence[Connection], matching: Matching) -> Common:
-    """Do the label party's side with every feature party; return what all have."""
+def find_common(
+    connections: Sequence[Connection],
+    matching: Matching,
+    settle: Callable[[Common], None] = lambda _: None,
+) -> Common:
+    """Do the label party's side with every feature party; return what all have.
+
+    ``settle`` raises UsageError where these will not do. Then nobody is told of them, and a party
+    that did not come with the matching of before is to blame: the others find theirs as it was.
+    """
     asked = [connection.receive(Align) for connection in connections]
     held = matching.held
-    if held is not None and all(message.held == held.digest for message in asked):
+    others = [c for c, m in zip(connections, asked, strict=True)
+              if held is None or m.held != held.digest]  # fmt: skip
+    if held is not None and not others:
+        settle(held)
         for connection in connections:
             connection.send(Align(held=held.digest))
         return held
@@ -115,11 +127,18 @@ def find_common(connections: Sequence[Connection], matching: Matching) -> Common
                 if matching.private
                 else hear_ids(connection, matching.ids, first)
             )
+            if not len(rows[-1]):
+                raise connection.wrong(_NOTHING)
     chosen = rows[0][np.all([np.isin(rows[0], other) for other in rows], axis=0)]
     digest = _digest(matching.ids, chosen, private=matching.private)
+    common = matching.common(chosen, digest)
+    try:
+        settle(common)
+    except UsageError as error:
+        raise others[0].wrong(str(error)) from error
     for connection, shared in zip(connections, rows, strict=True):
         _tell(connection, shared, chosen, digest)
-    return matching.common(chosen, digest)
+    return common
 
 
 def _anew(connection: Connection, message: Align) -> Align:

@@ -1,15 +1,15 @@
 """Which examples both parties hold, found without showing the others: private set intersection.
 
-Each side turns its ids into points of P-256, multiplies them by a secret of its own and sends
+Each side turns its ids into points of secp256k1, multiplies them by a secret of its own and sends
 them in a secret order. The other side multiplies them by its secret too and sends them back in
 the order in which they came. A point multiplied by both secrets is the same whoever came first, so
 equal ids, and only they, meet in equal values; a value tells nothing to who lacks one secret.
 
 Guarantee: between parties that follow the rules, under the decisional Diffie-Hellman assumption on
-P-256 with SHA-256 as a random oracle, each side learns which of its own ids the other has too, how
-many ids the other has, and nothing more. Not covered: a party that puts ids into its set which it
-merely guesses learns which of them the other has, and one that breaks the rules in what it sends
-back can make ids look common that it does not have, or hide common ones.
+secp256k1 with SHA-256 as a random oracle, each side learns which of its own ids the other has
+too, how many ids the other has, and nothing more. Not covered: a party that puts ids into its set
+which it merely guesses learns which of them the other has, and one that breaks the rules in what
+it sends back can make ids look common that it does not have, or hide common ones.
 
 References: Meadows, 1986; Huberman, Franklin and Hogg, 1999.
 

@@ -1,0 +1,200 @@
+"""The page of a sweep: what leaks against what the model is worth, and every number behind it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tacit.errors import UsageError
+from tacit.report.blocks import Block, Cell, Facts, Figure, Heading, Paragraph, TableBlock
+from tacit.report.fields import Fields, finite
+from tacit.report.figures import Choice, Plot, axis, faded, layout, plain, style
+from tacit.report.page import write_page
+from tacit.report.tradeoff import (
+    Panel,
+    Strength,
+    leaks_of,
+    need_axis,
+    panels_of,
+    worths_of,
+)
+
+__all__ = ["axes_of", "spoken", "sweep_page"]
+
+_WORDS = {"q95": "95% quantile over batches", "mean": "mean over batches", "pooled": "all batches"}
+_READING = (
+    "One line per family of protections, through the means over seeds at each strength; small "
+    "marks are single runs. Leak AUC is how well an attack ranks the label party's positives: 0.5 "
+    "is nothing, 1.0 is every label; mean and quantile are taken over batches, where chance alone "
+    "lifts the number. Better is to the left, and up where more is better."
+)
+
+
+def sweep_page(
+    path: Path,
+    records: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    leak: str | None = None,
+    worth: str | None = None,
+) -> None:
+    """Write the page of a sweep's records; ``leak`` and ``worth`` are what it shows first."""
+    kept = finite(records)
+    panels = panels_of(kept)
+    failed = [Fields(r, "record") for r in kept if r.get("state") != "done"]
+    done = sum(len(panel.trials) for panel in panels)
+    blocks: list[Block] = [
+        Facts([("Trials", len(kept), ""), ("Done", done, ""), ("Failed", len(failed), "")]),
+        *_figures(panels, leak, worth),
+        *_failures(failed),
+    ]
+    data = {name for p in panels for t in p.trials if (name := t.need("config").text("dataset"))}
+    write_page(
+        path,
+        title=f"Sweep: {title}",
+        subtitle=f"Split models trained on {', '.join(sorted(data)) or 'no data'}, attacked and "
+        "measured under several protections.",
+        blocks=blocks,
+        record={"records": [{k: v for k, v in r.items() if k != "results"} for r in kept]},
+    )
+
+
+def axes_of(
+    panels: Sequence[Panel], *, leak: str | None, worth: str | None
+) -> tuple[list[str], list[str]]:
+    """Return the measures of leakage and of utility, those to show first in front."""
+    leaks, worths = leaks_of(panels), worths_of(panels)
+    if not leaks or not worths:
+        raise UsageError("the sweep has no trial with both a leak and a test measure: none to draw")
+    first, second = (
+        need_axis(leak, leaks, option="--leak"),
+        need_axis(worth, worths, option="--worth"),
+    )
+    return (
+        [first, *(name for name in leaks if name != first)],
+        [second, *(name for name in worths if name != second)],
+    )
+
+
+def spoken(name: str) -> str:
+    """Return a measure's name as one says it.
+
+    >>> spoken("leak.cosine.q95"), spoken("test.auc")
+    ('leak AUC of cosine, 95% quantile over batches', 'test AUC')
+    """
+    parts = name.split(".")
+    if name == "memory_leak":
+        return "leak AUC of memory over all epochs"
+    if parts[0] == "leak":
+        return f"leak AUC of {'.'.join(parts[1:-1])}, {_WORDS[parts[-1]]}"
+    if parts[0] == "layers":
+        return f"leak AUC of {parts[-2]} at {'.'.join(parts[1:-2])}, {_WORDS[parts[-1]]}"
+    short = {"auc": "AUC", "nce": "normalised cross-entropy", "ace": "calibration error"}
+    return f"{parts[0]} {short.get(parts[1], parts[1])}"
+
+
+def _figures(panels: Sequence[Panel], leak: str | None, worth: str | None) -> list[Block]:
+    if not panels:
+        return [Paragraph("No trial ran to its end: there is nothing to draw.")]
+    leaks, worths = axes_of(panels, leak=leak, worth=worth)
+    blocks: list[Block] = [Heading("Trade-off")]
+    blocks += [Figure(_plot(panel, leaks, worths)) for panel in panels]
+    blocks += [Paragraph(_READING), Heading("Means over seeds")]
+    blocks += [_table(panel, leaks, worths) for panel in panels]
+    return blocks
+
+
+def _plot(panel: Panel, leaks: Sequence[str], worths: Sequence[str]) -> Plot:
+    title = "What protection buys, and what it costs" + (f": {panel.title}" if panel.title else "")
+    names = ", ".join(family.name for family in panel.families)
+    return Plot(
+        title=title,
+        label=f"{title}: a measure of utility against a leak AUC, one line each for {names}.",
+        data=[trace for place in range(len(panel.families)) for trace in _traces(panel, place)],
+        layout=layout(
+            axis(spoken(leaks[0]), range=[0.48, 1.02], nticks=7),
+            axis(spoken(worths[0]), nticks=7),
+            height=420,
+        ),
+        choices=[
+            Choice(axis="x", label="Leak", options=[_option(panel, name) for name in leaks]),
+            Choice(axis="y", label="Utility", options=[_option(panel, name) for name in worths]),
+        ],
+    )
+
+
+def _option(panel: Panel, name: str) -> tuple[str, list[list[float | None]]]:
+    """Return a measure's name, and its values in the order of the traces."""
+    values: list[list[float | None]] = []
+    for family in panel.families:
+        values.append([s.mean(name) for s in family.strengths])
+        values.append([value for s in family.strengths for value in s.values(name)])
+    return spoken(name), values
+
+
+def _traces(panel: Panel, place: int) -> list[dict[str, Any]]:
+    """Return the line through the means, and the single runs; the page's script places them."""
+    family, (colour, symbol) = panel.families[place], style(place)
+    where = "%{xaxis.title.text}: %{x:.4f}<br>%{yaxis.title.text}: %{y:.4f}<extra></extra>"
+    return [
+        {
+            "type": "scatter", "name": plain(family.name), "mode": "lines+markers",
+            "legendgroup": family.name,
+            "text": [plain(f"{s.name}, {len(s.trials)} seeds") for s in family.strengths],
+            "line": {"color": colour, "width": 2},
+            "marker": {"color": colour, "symbol": symbol, "size": 10},
+            "hovertemplate": f"<b>%{{text}}</b><br>{where}",
+        },
+        {
+            "type": "scatter", "name": plain(f"{family.name}, single runs"), "mode": "markers",
+            "legendgroup": family.name, "showlegend": False,
+            "text": [_settings(s, t) for s in family.strengths for t in s.trials],
+            "marker": {"color": faded(colour, 0.45), "symbol": symbol, "size": 6},
+            "hovertemplate": f"%{{text}}<br>{where}",
+            "hoverlabel": {"align": "left"},
+        },
+    ]  # fmt: skip
+
+
+def _settings(strength: Strength, trial: Fields) -> str:
+    """Return the whole configuration of a trial, in lines that fit beside a mark."""
+    config = trial.need("config").value
+    said = "; ".join(f"{name} {_said(v)}" for name, v in config.items() if v is not None)
+    lines = [plain(line, at_most=200) for line in textwrap.wrap(said, 60)]
+    return "<br>".join([f"<b>{plain(strength.name)}</b>", *lines])
+
+
+def _said(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _table(panel: Panel, leaks: Sequence[str], worths: Sequence[str]) -> TableBlock:
+    kinds = [
+        name for name in sorted(leaks) if not name.endswith(".pooled") and "layers" not in name
+    ]
+    shown = [*worths, *kinds]
+    rows: list[list[Cell]] = [
+        [family.name, s.name, len(s.trials), *(s.mean(name) for name in shown)]
+        for family in panel.families
+        for s in family.strengths
+    ]
+    return TableBlock(
+        ["family", "strength", "seeds", *(name.removeprefix("leak.") for name in shown)],
+        rows,
+        caption=panel.title or "Means over seeds",
+        fields=["family", "strength", "seeds", *shown],
+    )
+
+
+def _failures(failed: Sequence[Fields]) -> list[Block]:
+    if not failed:
+        return []
+    rows: list[list[Cell]] = [
+        [one.need("config").text("dataset"), one.need("config").text("protect"),
+         one.need("config").number("seed"), one.text("error")]
+        for one in failed
+    ]  # fmt: skip
+    header = ["data", "protection", "seed", "error"]
+    return [Heading("Failed"), TableBlock(header, rows, caption="Trials that failed")]

@@ -1,0 +1,193 @@
+"""What protection costs, from the records of a sweep: families over their strength, by panel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, final
+
+from tacit.errors import SpecError
+from tacit.report.fields import Fields
+from tacit.spec import Item, nearest, parse
+
+__all__ = [
+    "Family", "Panel", "Strength", "family_of", "leaks_of", "need_axis", "panels_of", "value_of",
+    "worths_of",
+]  # fmt: skip
+
+WORTHS = ("test.auc", "test.loss", "train.loss", "test.accuracy", "test.nce", "test.ace")
+_KINDS = ("q95", "mean", "pooled")
+# What a line follows, and what is averaged over; a panel holds everything else equal.
+_INNER = ("protect", "labels", "seed")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Strength:
+    """The trials of one protection at one strength: they differ in nothing but their seeds."""
+
+    name: str
+    order: tuple[float, ...]
+    trials: Sequence[Fields]
+
+    def values(self, axis: str) -> list[float | None]:
+        """Return a measure of every trial."""
+        return [value_of(trial, axis) for trial in self.trials]
+
+    def mean(self, axis: str) -> float | None:
+        """Return a measure's mean over the seeds."""
+        known = [value for value in self.values(axis) if value is not None]
+        return fmean(known) if known else None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One kind of protection over its strengths, weakest number first."""
+
+    name: str
+    strengths: Sequence[Strength]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Families on the same data set, model and settings; ``title`` names what panels differ in."""
+
+    title: str
+    families: Sequence[Family]
+
+    @property
+    def trials(self) -> list[Fields]:
+        """Every trial of the panel."""
+        return [t for f in self.families for s in f.strengths for t in s.trials]
+
+
+def panels_of(records: Iterable[Mapping[str, Any]]) -> list[Panel]:
+    """Return the trials that ran to their end, by what they share."""
+    trials = [
+        Fields(record, f"trial[{i}]")
+        for i, record in enumerate(records)
+        if record.get("state") == "done"
+    ]
+    settings = [trial.need("config").value for trial in trials]
+    varied = _varied(settings)
+    groups: dict[str, list[Fields]] = {}
+    for trial, config in zip(trials, settings, strict=True):
+        title = ", ".join(f"{name} {config.get(name)}" for name in varied)
+        groups.setdefault(title, []).append(trial)
+    return [Panel(title=title, families=_families(found)) for title, found in groups.items()]
+
+
+def _varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for config in settings for name in config)
+    return [
+        name for name in names
+        if name not in _INNER and len({json.dumps(c.get(name)) for c in settings}) > 1
+    ]  # fmt: skip
+
+
+def _families(trials: Sequence[Fields]) -> list[Family]:
+    found: dict[str, dict[tuple[tuple[float, ...], str], list[Fields]]] = {}
+    for trial in trials:
+        config = trial.need("config")
+        protect, labels = config.text("protect") or "none", config.text("labels")
+        family, order = family_of(protect, labels)
+        name = " + ".join(text for text in (protect, labels) if text and text != "none") or "none"
+        found.setdefault(family, {}).setdefault((order, name), []).append(trial)
+    return [
+        Family(
+            name=family,
+            strengths=[
+                Strength(name=name, order=order, trials=_by_seed(same))
+                for (order, name), same in sorted(strengths.items(), key=lambda item: item[0])
+            ],
+        )
+        for family, strengths in sorted(found.items(), key=lambda item: item[0])
+    ]
+
+
+def _by_seed(trials: Sequence[Fields]) -> list[Fields]:
+    return sorted(trials, key=lambda trial: trial.need("config").number("seed") or 0)
+
+
+def family_of(protect: str, labels: str = "") -> tuple[str, tuple[float, ...]]:
+    """Return the name of a protection without its numbers, and the numbers.
+
+    >>> family_of("iso(t=1) | marvell(s=4, covariance=full)")
+    ('iso(t) | marvell(s, covariance=full)', (1.0, 4.0))
+    >>> family_of("none", "rr(epsilon=0.5)")
+    ('rr(epsilon)', (0.5,))
+    """
+    names: list[str] = []
+    order: list[float] = []
+    for text in (protect, labels):
+        if text and text != "none":
+            parts = []
+            for item in parse(text):
+                name, numbers = _item(item)
+                parts.append(name)
+                order += numbers
+            names.append(" | ".join(parts))
+    return " + ".join(names) or "none", tuple(order)
+
+
+def _item(item: Item) -> tuple[str, list[float]]:
+    said, numbers = [], []
+    for name, value in (*(("", v) for v in item.positional), *item.named):
+        if isinstance(value, (int, float)):
+            numbers.append(float(value))
+            said += [name] if name else []
+        else:
+            shown = value.name if isinstance(value, Item) else str(value)
+            said.append(f"{name}={shown}" if name else shown)
+    return (f"{item.name}({', '.join(said)})" if said else item.name), numbers
+
+
+def value_of(trial: Fields, axis: str) -> float | None:
+    """Return a measure by its dotted name, as the rows of a sweep name it.
+
+    >>> found = {"layers": {"bottom.0": {"norm": {"mean": 0.6}}}}
+    >>> value_of(Fields({"results": found}, ""), "layers.bottom.0.norm.mean")
+    0.6
+    """
+    found, rest = trial.need("results"), axis
+    while rest not in found.value:  # a name may hold dots itself
+        name = next((key for key in found.value if rest.startswith(f"{key}.")), None)
+        if name is None:
+            return None
+        found, rest = found.need(name), rest.removeprefix(f"{name}.")
+    return found.number(rest)
+
+
+def leaks_of(panels: Sequence[Panel]) -> list[str]:
+    """Return the measures of leakage that some trial has: of the cut, of memory, of layers."""
+    results = [trial.need("results") for panel in panels for trial in panel.trials]
+    attacks = dict.fromkeys(name for found in results for name in found.named("leak"))
+    named = [f"leak.{attack}.{kind}" for attack in attacks for kind in _KINDS]
+    memory = any(found.number("memory_leak") is not None for found in results)
+    layers = dict.fromkeys(
+        f"layers.{layer}.{attack}.{kind}"
+        for found in results
+        for layer, inner in found.named("layers").items()
+        for attack in inner.value
+        for kind in _KINDS
+    )
+    return [*named, *(["memory_leak"] if memory else []), *layers]
+
+
+def worths_of(panels: Sequence[Panel]) -> list[str]:
+    """Return the measures of utility that some trial has."""
+    trials = [trial for panel in panels for trial in panel.trials]
+    return [w for w in WORTHS if any(value_of(trial, w) is not None for trial in trials)]
+
+
+def need_axis(wanted: str | None, known: Sequence[str], *, option: str) -> str:
+    """Return the measure to begin with: the one asked for, or cosine's q95, or the first."""
+    if wanted is None:
+        return "leak.cosine.q95" if "leak.cosine.q95" in known else known[0]
+    if wanted not in known:
+        raise SpecError(f"{option} {wanted}: no trial has it: {nearest(wanted, list(known))}")
+    return wanted

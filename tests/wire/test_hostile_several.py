@@ -1,0 +1,242 @@
+"""One of three feature parties breaks the rules: it is refused, and the others' run goes on."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+import torch
+
+from parties import Quartet, configure, differences
+from peers import Bank, Rogue, dial_to, surroundings, tensor, train
+from tacit.errors import LostError
+from tacit.runtime.dialogue import Align, Release, Train
+from tacit.runtime.frames import decode
+from tacit.runtime.psi import MOST_IDS, PsiSide
+from tacit.runtime.state_folder import StateFolder
+from tacit.runtime.wrappers import Recording
+from tacit.study.company import FeatureCompany
+from tacit.study.party_config import read_party_config
+
+OFF = bytes(31) + b"\x05"  # 5^3 + 7 is no square: no point of the curve has this x
+ROGUE = "bureau"
+HONEST = ("platform", "registry")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _surroundings(tmp_path_factory):
+    with surroundings(tmp_path_factory):
+        yield
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    return Quartet(tmp_path_factory.mktemp("fresh") / "four", rows=300, epochs=2, batch_size=32,
+                   save_every=4, test_percent=20, wait=60,
+                   bank={"attacks": [], "protect": "marvell(s=4)"})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wanted(fresh, tmp_path_factory):
+    made = fresh.copy(tmp_path_factory.mktemp("wanted") / "four")
+    with Bank(made, tls=True) as bank:
+        started = [Feature(made, party) for party in made.features]
+        assert bank.end()["ended"] == "finished"
+        for feature in started:
+            feature.end()
+    return made
+
+
+@pytest.fixture
+def four(fresh, tmp_path):
+    return fresh.copy(tmp_path / "four")
+
+
+class Feature:
+    """An honest feature party at work in a thread, over TLS, as ``tacit party`` runs it."""
+
+    def __init__(self, four, party, *, stop=None):
+        self.error, self.ended = None, None
+        self._four, self._party, self._stop = four, party, stop
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        config = read_party_config(self._four.folder / self._party / "party.toml")
+        try:
+            with StateFolder(self._four.state(self._party)) as folder:
+                company = FeatureCompany(config, folder, log=lambda _: None)
+                self.ended = company.run(self._count)
+        except BaseException as error:
+            self.error = error
+
+    def _count(self, step, _):
+        if step == self._stop:
+            raise InterruptedError
+
+    def end(self):
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if self.error is not None and not isinstance(self.error, InterruptedError):
+            raise self.error
+
+
+def rogue_of(four, party=ROGUE):
+    return Rogue(dial_to(four, party), four, party)
+
+
+def refused(four, bank, act, says):
+    """Let the rogue act and see it refused, with nothing released."""
+    before, heard = bank.journal, len(bank.lines)
+    rogue = rogue_of(four)
+    with suppress(LostError):
+        act(rogue)
+    rogue.refused()
+    line = bank.said(says, since=heard)
+    assert line.startswith("refused: ")
+    assert bank.journal == before
+
+
+def rows_of_step(change):
+    """Do everything right up to the first step, and then send other rows than are due."""
+
+    def act(rogue):
+        step = rogue.ready(4)
+        rogue.say(train(step, change(*rogue.cut)))
+
+    return act
+
+
+def with_fewer_examples(rogue):
+    rogue.greeted(4)
+    rogue.align(rogue.ids[:200])
+    rogue.hear()
+
+
+CASES = {
+    "too many rows": (rows_of_step(lambda rows, width: tensor(rows + 1, width)), "by the plan"),
+    "all parties' rows": (rows_of_step(lambda rows, width: tensor(3 * rows, width)), "by the plan"),
+    "all parties' columns": (
+        rows_of_step(lambda rows, width: tensor(rows, 3 * width)), "by the plan"
+    ),
+    "too few rows": (rows_of_step(lambda rows, width: tensor(rows - 1, width)), "by the plan"),
+    "another party's name": (
+        lambda rogue: rogue.say(rogue.hello(party="platform")),
+        "bureau calls itself platform: names are bound to certificates",
+    ),
+    "nothing in common": (
+        lambda rogue: (rogue.greeted(4), rogue.align(("x", "y"))), "have no id in common"
+    ),
+    "other examples": (with_fewer_examples, "began with other common examples"),
+}  # fmt: skip
+
+
+def test_a_rogue_among_three_is_refused_and_the_run_ends_as_if_it_had_not_been(four, wanted):
+    with Bank(four, tls=True) as bank:
+        first = Feature(four, ROGUE, stop=5)
+        others = [Feature(four, party) for party in HONEST]
+        first.end()
+        for act, says in CASES.values():
+            refused(four, bank, act, says)
+        again = Feature(four, ROGUE)
+        assert bank.end()["ended"] == "finished"
+        for feature in (*others, again):
+            feature.end()
+    assert not differences(four, wanted)
+
+
+def test_another_partys_embeddings_for_a_step_that_was_are_refused(four, wanted, monkeypatch):
+    """Whoever copies what another party sent gets no second release of the step for it."""
+    seen = {}
+
+    def overhear(way, frame):
+        if way == "sent" and isinstance(message := decode(frame), Train):
+            seen[message.embedding.step] = message.embedding.values
+
+    from tacit.study import company
+
+    real = company.dial
+
+    def tapped(*words, identity, **more):
+        line = real(*words, identity=identity, **more)
+        return Recording(line, overhear) if identity.name == "platform" else line
+
+    monkeypatch.setattr(company, "dial", tapped)
+    with Bank(four, tls=True) as bank:
+        first = Feature(four, ROGUE, stop=5)
+        others = [Feature(four, party) for party in HONEST]
+        first.end()
+
+        def act(rogue):
+            step = rogue.ready(4)
+            assert step == 4
+            rogue.say(train(step, seen[step]))
+            rogue.hear(Release)
+
+        refused(four, bank, act, "released before with another embedding|came again with another")
+        again = Feature(four, ROGUE)
+        assert bank.end()["ended"] == "finished"
+        for feature in (*others, again):
+            feature.end()
+    assert not differences(four, wanted)
+
+
+# Ids that are matched in private.
+
+
+def sealed(content):
+    return Align(sealed=torch.frombuffer(bytearray(content), dtype=torch.uint8))
+
+
+def opened(rogue):
+    return rogue.hear(Align).sealed.numpy().tobytes()
+
+
+def put(message, place, point):
+    at = 2 + 32 * place
+    return message[:at] + point + message[at + 32 :]
+
+
+def with_points(change):
+    """Do everything right up to the own points, and change them."""
+
+    def act(rogue):
+        rogue.greeted()
+        side = PsiSide("feature", rogue.ids)
+        rogue.say(sealed(side.start()))
+        rogue.say(sealed(change(side.answer(opened(rogue)))))
+        rogue.hear()
+
+    return act
+
+
+def claiming(count):
+    def act(rogue):
+        rogue.greeted()
+        message = PsiSide("feature", rogue.ids).start()
+        rogue.say(sealed(message[:2] + count.to_bytes(8, "big") + message[10:]))
+        rogue.hear()
+
+    return act
+
+
+POINTS = {
+    "off the curve": (with_points(lambda m: put(m, 7, OFF)), "point 8 must be on the curve"),
+    "too many": (with_points(lambda m: m + m[2:34]), "must have .* bytes here"),
+    "not there": (with_points(lambda m: m[:2]), "must have .* bytes here"),
+    "more than allowed": (claiming(MOST_IDS + 1), f"must have 1 to {MOST_IDS} ids"),
+    "none": (claiming(0), f"must have 1 to {MOST_IDS} ids"),
+}
+
+
+def test_points_against_the_rules_are_refused_and_the_run_goes_on(four):
+    for party in ("bank", *four.features):
+        configure(four.folder / party / "party.toml", matching="private")
+    with Bank(four, tls=True) as bank:
+        others = [Feature(four, party) for party in HONEST]
+        for act, says in POINTS.values():
+            refused(four, bank, act, says)
+        again = Feature(four, ROGUE)
+        assert bank.end()["ended"] == "finished"
+        for feature in (*others, again):
+            feature.end()
+    assert [step for _, step, _, _ in four.journal()] == list(range(12))
