@@ -17,7 +17,7 @@ from tacit.errors import InputError
 from tacit.rows import as_rows, exponent, unit_rows
 from tacit.types import Known, View
 
-__all__ = ["Learning", "Sorter", "classes_of"]
+__all__ = ["Learning", "Sorter"]
 
 _SAMPLE: Final = 8192  # rows of an epoch that are learnt from
 _VALUES: Final = 1 << 27  # and values of embeddings: half a gigabyte, and as much of gradients
@@ -294,24 +294,3 @@ def _write(
 
 def _taller(sums: Tensor, size: int) -> Tensor:
     return torch.cat([sums, sums.new_zeros(max(0, size - len(sums)), sums.shape[1])])
-
-
-def classes_of(known: Known) -> int:
-    """Return how many classes there are: as known, as the prior has, or else two."""
-    count = known.classes
-    if count is not None and count < 2:
-        raise InputError(f"known.classes must be 2 or more, got {count}: leave it out for two")
-    if known.prior is None:
-        return 2 if count is None else count
-    shares = known.prior
-    if shares.dim() != 1 or (count is not None and len(shares) != count) or len(shares) < 2:
-        raise InputError(
-            f"known.prior must have one share for each of {count or '2 or more'} classes, "
-            f"got shape {tuple(shares.shape)}: give the shares of the same classes"
-        )
-    if not bool(torch.isfinite(shares).all()) or bool((shares <= 0).any()):
-        raise InputError(
-            f"known.prior must be positive shares of the classes, got {shares.tolist()}: "
-            "leave out classes that never occur"
-        )
-    return len(shares)

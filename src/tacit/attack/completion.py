@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tacit.attack._epochs import classes_of
+from tacit.attack._classes import classes_of
 from tacit.attack._learners import Ints
 from tacit.attack._mixmatch import MixMatch, mix_match
 from tacit.attack._surrogate import Lens, Rows, Surrogate, in_order

@@ -8,7 +8,8 @@ from typing import ClassVar, Final, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from tacit.attack._epochs import Learning, Sorter, classes_of
+from tacit.attack._classes import classes_of
+from tacit.attack._epochs import Learning, Sorter
 from tacit.attack._replay import HAIR, Lesson, Replay, Settings, replay
 from tacit.attack._surrogate import Lens, Rows, in_order
 from tacit.attack._trials import Choose, Ranges, Trials
