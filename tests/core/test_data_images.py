@@ -351,7 +351,7 @@ def test_a_constant_channel_becomes_zero():
     assert np.allclose(form.normalise(block), [[0, 0, -1, 1]], atol=1e-6)
 
 
-def test_jpeg_decoding_holds_no_file_open(tmp_path):
+def test_image_decoding_holds_no_file_open(tmp_path):
     """The bytes of a picture decide, not its name: a PNG named .jpg decodes as what it is."""
     folder = write_isic(tmp_path, [1, 0])
     stream = io.BytesIO()

@@ -230,7 +230,8 @@ def damages(arrays, values):
         yield {key: value for key, value in arrays.items() if key != name}, values
         raw = array.copy()
         raw.view(np.uint8).reshape(-1)[-3] ^= 1
-        for wrong in (raw, array.astype(np.float32), array[None], array[:0], array.tolist(), None):
+        other = array.astype(np.float32 if array.dtype == np.float64 else np.float64)
+        for wrong in (raw, other, array[None], array[:0], array.tolist(), None):
             yield {**arrays, name: wrong}, values
     yield {**arrays, "more": np.zeros(2)}, values
     yield None, values

@@ -14,6 +14,7 @@ from tacit.protect._full_solver import Shares, solve_full
 from tacit.protect.base import BATCH, NOISE_ONLY, RUNNING, Batch, draw
 from tacit.protect.covariances import ClassCovariances
 from tacit.protect.full import FullNoise
+from tacit.protect.measured import measured_sum_kl
 from tacit.protect.parts import Isotropic, Shaped
 from tacit.rng import Key
 from tacit.testing import low_rank_cut
@@ -202,6 +203,75 @@ def test_the_thin_path_is_exact(shape):
     assert np.allclose(found.difference.numpy() @ basis * unit, difference, atol=1e-12)
     for ours, full in ((found.cov0, cov0), (found.cov1, cov1)):
         assert np.allclose(basis.T @ ours.numpy() @ basis * unit**2, full, atol=1e-12)
+
+
+def _both_types(cut):
+    """The plan for float32 rows and for the same values in float64."""
+    wide = replace(cut, grads=cut.grads.double())
+    return _plan(FULL, cut), _plan(FULL, wide), wide
+
+
+@pytest.mark.parametrize("shape", [(256, 12), (1024, 128), (300, 200)])
+def test_float32_statistics_plan_the_noise_of_float64(shape):
+    cut = _cut(*shape)
+    cut = replace(cut, grads=cut.grads.float())
+    narrow, exact, wide = _both_types(cut)
+    assert narrow.noise[0].core.dtype == torch.float32
+    assert exact.noise[0].core.dtype == torch.float64
+    for ours, theirs in zip(
+        _noise_covariances(narrow, cut), _noise_covariances(exact, wide), strict=True
+    ):
+        assert np.abs(ours - theirs).max() < 2.0**-16 * np.trace(theirs)
+    assert narrow.limit == pytest.approx(exact.limit, rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(256, 12), (1024, 128), (300, 200)])
+def test_float32_never_claims_less_than_the_noise_in_use_holds(shape):
+    """By numpy in float64, from the factors that are drawn with; and at most a hundredth more."""
+    for seed in range(5):
+        cut = _cut(*shape, seed=seed)
+        cut = replace(cut, grads=cut.grads.float())
+        plan = _plan(FULL, cut)
+        noise0, noise1 = _noise_covariances(plan, cut)
+        difference, cov0, cov1 = _samples(cut)
+        zero = np.zeros_like(difference)
+        true = measure.sum_kl(difference, cov1 + noise1, zero, cov0 + noise0)
+        assert true <= plan.sum_kl <= 1.01 * true
+        assert measured_sum_kl(Batch.of(cut), plan) <= plan.sum_kl
+        power = sum(part.size(cut.grads.shape, 1.0)[0] for part in plan.noise) / len(cut.grads)
+        assert (1 - 2.0**-17) * plan.limit**2 < power < (1 - 2.0**-20) * plan.limit**2
+
+
+def test_float64_is_taken_where_float32_is_too_coarse():
+    """A mean difference near the rounding of the rows, and covariances that stay apart."""
+    cut = _cut(512, 16)
+    cut = replace(cut, grads=cut.grads.float())
+    assert _plan(FULL, cut).noise[0].core.dtype == torch.float32
+    scarce = _plan("marvell(s=0.02, covariance=full)", cut)
+    assert scarce.noise[0].core.dtype == torch.float64
+    faint = cut.grads.double()
+    for side in (0, 1):
+        faint[cut.labels == side] -= faint[cut.labels == side].mean(dim=0)
+    faint[cut.labels == 1] += 1e-4
+    plan = _plan(FULL, replace(cut, grads=faint.float()))
+    assert plan.how == BATCH
+    assert plan.noise[0].core.dtype == torch.float64
+
+
+def test_what_a_part_is_told_changes_nothing():
+    """Half of a triangle's zeros left out, and a norm that is known already."""
+    cut = low_rank_cut(512, 96)
+    plan = _plan(FULL, cut)
+    plain = tuple(replace(part, upper=False, spread=None) for part in plan.noise)
+    drawn = [
+        draw(p, cut.grads, Key.from_seed(1).stream("x")) for p in (plan, replace(plan, noise=plain))
+    ]
+    assert torch.allclose(*drawn, rtol=1e-4, atol=1e-6)
+    for told, part in zip(plan.noise, plain, strict=True):
+        assert not told.core.tril(-1).any()
+        assert told.size(cut.grads.shape, 1.0) == pytest.approx(
+            part.size(cut.grads.shape, 1.0), rel=1e-5
+        )
 
 
 def test_a_batch_as_wide_as_long_takes_either_path_to_the_same_claim():

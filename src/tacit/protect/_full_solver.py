@@ -1,6 +1,7 @@
 """Gaussian noise for two classes of any covariance: equal covariances first, then the means.
 
-Glossary (all float64, in coordinates of the r directions that the batch spans)::
+Glossary (float64, or float32 where that is enough; in coordinates of the r directions that the
+batch spans)::
 
     D, gap      difference of the class means and its squared norm
     S0, S1, G   sample covariances of negatives and positives;  G = S1 - S0
@@ -38,7 +39,11 @@ from torch import Tensor
 
 __all__ = ["FullSolution", "Shares", "solve_full", "sum_kl_of"]
 
-_RESOLVED = 1e-12  # floor over trace below which rounding decides what an inverse is
+# Floor over trace below which rounding decides what an inverse is.
+_RESOLVED = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+# Conjugate gradients: most steps, and when to stop, by what is left of the claim.
+_STEPS, _LEFT = 12, 1e-5
 
 
 @final
@@ -67,6 +72,8 @@ class FullSolution:
     noise0: Tensor  # negatives
     noise1: Tensor  # positives
     outside: float  # variance of isotropic noise on top, for all rows; 0 when all is seen
+    floor: float  # the least variance of either class's noise in any direction seen
+    equal: bool  # whether both covariances are the same now
     sum_kl: float  # KL divergence between the noisy classes, both ways added
     power: float  # expected squared norm of the noise of one row
 
@@ -74,12 +81,33 @@ class FullSolution:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Common:
-    """What both classes get, but for the direction: T, the noise c V + f I and its power."""
+    """What both classes get but for the direction: T, and c V + f I as what it is made of.
 
-    before: Tensor
-    noise: Tensor
+    ``V = W - L' R`` with two rows each in L and R: a product of these and one pass over W make
+    any combination of the two.
+    """
+
+    W: Tensor
+    left: Tensor
+    right: Tensor
+    cover: float  # c
+    floor: float  # f
     outside: float
     power: float
+
+    def before(self) -> Tensor:
+        """Return T."""
+        return self._combined(1.0 + self.cover, self.floor + self.outside)
+
+    def noise(self, x: Tensor, P: float) -> Tensor:
+        """Return c V + f I + P x x' / x'x."""
+        return self._combined(self.cover, self.floor).addr_(x, x, alpha=P / float(x @ x))
+
+    def _combined(self, share: float, floor: float) -> Tensor:
+        """Return a share of W, less c L' R, and a floor."""
+        out = torch.addmm(self.W, self.left.T, self.right, beta=share, alpha=-self.cover)
+        out.diagonal().add_(floor)
+        return out
 
 
 def solve_full(
@@ -125,14 +153,15 @@ def solve_full(
     R = power - theta * surplus if power is not None else gap / min(sum_kl or 1.0, 1.0)
     W = cov0 + H0 if theta == 1.0 else q * (cov0 + theta * H0) + p * (cov1 + theta * H1)
     common = _common(W, D, gap, R, width, shares)
-    P = R - common.power if power is not None else _reach(common.before, D, gap, sum_kl or 1.0)
-    x = _solve(_shifted(common.before, P), D)
-    C = common.noise + _along(D if x is None else x, P)
+    T = common.before()
+    P = R - common.power if power is not None else _reach(T, D, gap, sum_kl or 1.0)
+    x, slack = _direction(T, P, D, gap, common.floor)
+    C = common.noise(D if x is None else x, P)
     noise0, noise1 = (C + H0, C + H1) if theta == 1.0 else (C + theta * H0, C + theta * H1)
     if x is None:
         found = math.inf
     elif theta == 1.0:  # equal covariances, and (T + N) x = D
-        found = float(D @ x)
+        found = float(D @ x) + slack
     else:
         A, B = (_shifted(M, common.outside) for M in (cov0 + noise0, cov1 + noise1))
         found = _sum_kl(A, B, (1.0 - theta) * (cov1 - cov0), D)
@@ -140,6 +169,8 @@ def solve_full(
         noise0=noise0,
         noise1=noise1,
         outside=common.outside,
+        floor=common.floor,
+        equal=theta == 1.0,
         sum_kl=found,
         power=theta * surplus + common.power + P,
     )
@@ -156,21 +187,43 @@ def _parts(G: Tensor) -> tuple[Tensor, Tensor]:
 def _common(W: Tensor, D: Tensor, gap: float, R: float, width: int, shares: Shares) -> _Common:
     """Share R out to cover and floor: the floor once inside and, if there is an outside, twice."""
     y = (W @ D).div_(gap)
-    off = torch.outer(y.sub_(D, alpha=0.5 * float(D @ y) / gap), D)
-    V = (W - off).sub_(off.T)
-    spread = max(V.trace().item(), 0.0)
+    along = float(D @ y)  # the variance along D, which V has not
+    y.sub_(D, alpha=0.5 * along / gap)
+    spread = max(W.trace().item() - along, 0.0)
     cover = min(shares.cover * spread, shares.most * R)
-    noise = (cover / spread) * V if cover > 0.0 else torch.zeros_like(V)
     r = len(D)
     f = shares.floor * R / (r + (width if width > r else 0))
-    noise, outside = _shifted(noise, f), f if width > r else 0.0
-    before = _shifted(W + noise, outside)
-    return _Common(before=before, noise=noise, outside=outside, power=cover + shares.floor * R)
+    return _Common(
+        W=W,
+        left=torch.stack([y, D]),
+        right=torch.stack([D, y]),
+        cover=cover / spread if cover > 0.0 else 0.0,
+        floor=f,
+        outside=f if width > r else 0.0,
+        power=cover + shares.floor * R,
+    )
 
 
-def _along(x: Tensor, P: float) -> Tensor:
-    """Return P x x' / x'x."""
-    return torch.outer(x, x * (P / float(x @ x)))
+def _direction(T: Tensor, P: float, D: Tensor, gap: float, f: float) -> tuple[Tensor | None, float]:
+    """Return x with (T + P I) x = D, and what D'x may lack of D'(T + N)^-1 D.
+
+    P keeps the eigenvalues close to each other, so in float32 two or three steps of conjugate
+    gradients are as good as a factor. With ``(T + P I) x = D - e``,
+    ``D'(T + N)^-1 D = x'D + x'e + e'(T + N)^-1 e``, and no noise is below f.
+    """
+    if D.dtype == torch.float64 or not f > 0.0:
+        return _solve(_shifted(T, P), D), 0.0
+    x, rest, line, size = None, D, D, gap
+    for _ in range(_STEPS):
+        image = torch.addmv(line, T, line, beta=P)
+        step = size / float(line @ image)
+        x = line * step if x is None else x.add_(line, alpha=step)
+        rest = rest.sub(image, alpha=step)
+        before, size = size, float(rest @ rest)
+        if size <= _LEFT * f:
+            return x, abs(float(x @ rest)) + size / f
+        line = torch.add(rest, line, alpha=size / before)
+    return _solve(_shifted(T, P), D), 0.0
 
 
 def _reach(T: Tensor, D: Tensor, gap: float, t: float) -> float:
@@ -206,7 +259,7 @@ def _solve(matrix: Tensor, right: Tensor) -> Tensor | None:
     """Return matrix^-1 right for a positive definite matrix, or None when rounding decides."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     smallest = factor.diagonal().min().item() ** 2
-    if failed.item() or not smallest > _RESOLVED * matrix.trace().item():
+    if failed.item() or not smallest > _RESOLVED[matrix.dtype] * matrix.trace().item():
         return None
     columns = right if right.dim() == 2 else right.unsqueeze(1)
     found = torch.cholesky_solve(columns, factor)

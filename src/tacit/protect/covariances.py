@@ -1,13 +1,13 @@
-"""Class covariances of one batch of gradients, in float64, free of scale, in few coordinates."""
+"""Class covariances of one batch of gradients, free of scale, in few coordinates."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +19,10 @@ __all__ = ["ClassCovariances"]
 
 # Relative energy below which a direction of the Gram matrix has lost half of its digits.
 _THIN = 1e-10
+# Units that sums of squares can be taken in before they are divided out, and that float32 has.
+_NEAR, _FAR = 24, 120
+# Least squared mean difference, in units of the rows' own squares, that float32 is trusted with.
+_CLEAR = 2.0**-10
 
 
 @final
@@ -28,11 +32,15 @@ class ClassCovariances:
 
     Attributes:
         negatives: how many rows of class 0 there were; ``positives`` of class 1.
-        difference: ``[r]``, mean of the positives minus mean of the negatives, float64.
+        difference: ``[r]``, mean of the positives minus mean of the negatives.
         cov0: ``[r, r]``, covariance of the negatives, divided by their number; ``cov1`` likewise.
         basis: ``[r, d]``, orthonormal rows that span the batch; None when ``r = d`` and it is the
             identity. The batch says nothing about directions outside of it.
         exponent: the power of two that lengths are divided by.
+        size: mean squared length of a row.
+        rounding: bounds what float32 has lost: of the difference, in units of the root of
+            ``size``, and of the covariances in Frobenius norm, in units of ``size``. Zero when
+            everything is float64.
     """
 
     negatives: int
@@ -42,8 +50,10 @@ class ClassCovariances:
     cov1: Tensor
     basis: Tensor | None
     exponent: int
+    size: float = 0.0
+    rounding: float = 0.0
 
-    @property
+    @cached_property
     def gap(self) -> float:
         """Squared norm of the mean difference."""
         return float(self.difference @ self.difference)
@@ -53,19 +63,29 @@ class ClassCovariances:
         return self.gap > FLAT
 
     @classmethod
-    def of(cls, batch: Batch) -> ClassCovariances | None:
+    def of(cls, batch: Batch, *, narrow: bool = False) -> ClassCovariances | None:
         """Return the statistics of a batch, or None unless each class has two rows or more.
 
-        With fewer rows than dimensions the coordinates are those of the rows' own span, found
-        from their products with each other: exact, and ``O(B^2 d)`` instead of ``O(d^3)``.
+        In float64; ``narrow`` takes float32 for rows that are, where the mean difference is clear
+        enough. With fewer rows than dimensions the coordinates are those of the rows' own span,
+        found from their products with each other: exact, and ``O(B^2 d)`` instead of ``O(d^3)``.
         """
         positive = batch.labels == 1
         total, positives = len(positive), int(np.count_nonzero(positive))
         if min(total - positives, positives) < 2 or batch.exponent is None:
             return None
-        rows0, rows1, difference = _centred(batch, positive)
+        order = np.concatenate([np.flatnonzero(~positive), np.flatnonzero(positive)])
+        rows = batch.rows.index_select(0, to_place(order, batch.rows))
+        thin = total + 1 < rows.shape[1]
+        if narrow and rows.dtype == torch.float32 and not thin and abs(batch.exponent) < _FAR:
+            found = cls._narrow(rows, total - positives, positives, batch.exponent)
+            if found.gap > _CLEAR * found.size:
+                return found
+            rows = batch.rows.index_select(0, to_place(order, batch.rows))
+        rows = rows.double().mul_(2.0**-batch.exponent)
+        rows0, rows1, difference = _centred(rows, total - positives)
         basis = None
-        if total + 1 < batch.rows.shape[1]:
+        if thin:
             rows0, rows1, difference, basis = _thin(rows0, rows1, difference)
         return cls(
             negatives=total - positives,
@@ -77,16 +97,30 @@ class ClassCovariances:
             exponent=batch.exponent,
         )
 
+    @classmethod
+    def _narrow(cls, rows: Tensor, negatives: int, positives: int, k: int) -> ClassCovariances:
+        """Return the statistics in float32; rows near one in size are divided at the end."""
+        unit = 2.0**-k
+        if abs(k) > _NEAR:
+            rows, unit = rows.mul_(unit), 1.0
+        total = negatives + positives
+        length = torch.linalg.vector_norm(rows).item() * unit
+        rows0, rows1, difference = _centred(rows, negatives)
+        return cls(
+            negatives=negatives,
+            positives=positives,
+            difference=difference.mul_(unit).cpu(),
+            cov0=(rows0.T @ rows0).mul_(unit * unit / negatives).cpu(),
+            cov1=(rows1.T @ rows1).mul_(unit * unit / positives).cpu(),
+            basis=None,
+            exponent=k,
+            size=length * length / total,
+            rounding=torch.finfo(torch.float32).eps * max(8.0, math.sqrt(total) / 4.0),
+        )
 
-def _centred(batch: Batch, positive: npt.NDArray[np.bool_]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return negatives and positives without their means, and the difference of the means.
 
-    In float64, near one in size.
-    """
-    order = np.concatenate([np.flatnonzero(~positive), np.flatnonzero(positive)])
-    rows = batch.rows.index_select(0, to_place(order, batch.rows)).double()
-    rows *= 2.0 ** -(batch.exponent or 0)
-    first = len(order) - int(positive.sum())
+def _centred(rows: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return negatives and positives without their means, in place, and the means' difference."""
     rows0, rows1 = rows[:first], rows[first:]
     mean0, mean1 = rows0.mean(dim=0), rows1.mean(dim=0)
     return rows0.sub_(mean0), rows1.sub_(mean1), mean1 - mean0

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.errors import ReleaseError
 from tacit.protect._full_solver import FullSolution, solve_full
 from tacit.protect.base import BATCH, RUNNING, Batch, Plan, noise_only
 from tacit.protect.covariances import ClassCovariances
@@ -24,6 +25,9 @@ _ASSUMPTION = (
     "no side information about single examples"
 )
 
+_SPARE = 2.0**-18  # share of the power that is left unspent in float32
+_COARSE = 2.0**-7  # share of the claim that float32's rounding may add to it
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,26 +35,37 @@ class FullNoise:
     """The noise of one batch by class, in units of ``2 ** exponent``; kept for batches without.
 
     Attributes:
-        cores: ``[r, r]`` each, negatives first: normals times this have the noise covariance.
+        cores: ``[r, r]`` each, negatives first: normals times this have the noise covariance;
+            float32 where the statistics were. Zero below the diagonal.
         basis: what the coordinates mean, as in ``ClassCovariances``.
         outside: standard deviation of the noise that every row gets besides, in all directions.
         exponent: the power of two that the above are divided by.
+        spreads: Frobenius norms of both noise covariances, from before they were factored.
     """
 
     cores: tuple[Tensor, Tensor]
     basis: Tensor | None
     outside: float
     exponent: int
+    spreads: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, found: ClassCovariances, solved: FullSolution) -> FullNoise:
-        """Return the noise that has the solved covariances, laid out as it is after a restart."""
-        core0, core1 = map(torch.linalg.cholesky, (solved.noise0, solved.noise1))
+    def of(cls, found: ClassCovariances, solved: FullSolution) -> FullNoise | None:
+        """Return the noise that has the solved covariances, laid out as it is after a restart.
+
+        None where rounding has left one of them without a square root.
+        """
+        both = (solved.noise0, solved.noise1)
+        (core0, failed0), (core1, failed1) = map(torch.linalg.cholesky_ex, both)
+        if failed0.item() or failed1.item():
+            return None
+        spread0, spread1 = (torch.linalg.vector_norm(noise).item() for noise in both)
         return cls(
             cores=(core0.T.contiguous(), core1.T.contiguous()),
             basis=None if found.basis is None else found.basis.contiguous(),
             outside=math.sqrt(solved.outside),
             exponent=found.exponent,
+            spreads=(spread0, spread1),
         )
 
     def parts(self, batch: Batch) -> tuple[Part, ...]:
@@ -58,12 +73,15 @@ class FullNoise:
         scale = 2.0 ** max(self.exponent, batch.exponent or self.exponent)
         basis = None if self.basis is None else self.basis.to(batch.rows)
         parts: list[Part] = [Isotropic(std=self.outside * scale)] if self.outside > 0 else []
-        for label, core in enumerate(self.cores):
+        spreads = self.spreads or (None, None)
+        for label, (core, spread) in enumerate(zip(self.cores, spreads, strict=True)):
             rows = np.flatnonzero(batch.labels == label)
             if len(rows):
-                place = to_place(rows, batch.rows)
-                own = core.to(batch.rows.device)
-                parts.append(Shaped(scale=scale, core=own, basis=basis, rows=place))
+                place, own = to_place(rows, batch.rows), core.to(batch.rows.device)
+                shaped = Shaped(
+                    scale=scale, core=own, basis=basis, rows=place, upper=True, spread=spread
+                )
+                parts.append(shaped)
         return tuple(parts)
 
 
@@ -74,9 +92,13 @@ def plan_full(
 
     ``s`` is the power in units of the squared mean difference, ``target`` a sumKL; one is given.
     """
-    found = ClassCovariances.of(batch)
-    if found is not None and found.usable():
-        return _solved(batch, found, s, target)
+    for narrow in (True, False):
+        found = ClassCovariances.of(batch, narrow=narrow and s is not None)
+        if found is None or not found.usable():
+            break
+        plan = _solved(batch, found, s, target)
+        if plan is not None:
+            return plan
     if memory is not None:
         return Plan(noise=memory.parts(batch), memory=memory, how=RUNNING)
     return noise_only(batch, None)
@@ -84,24 +106,51 @@ def plan_full(
 
 def _solved(
     batch: Batch, found: ClassCovariances, s: float | None, target: float | None
-) -> Plan[Any]:
+) -> Plan[Any] | None:
+    """Return the plan by these statistics, or None where float32 is too coarse for it."""
     gap = found.gap
+    # What rounding does to the factors of the noise must not overrun the budget.
+    share = 1.0 - _SPARE if found.rounding else 1.0
     solved = solve_full(
         difference=found.difference,
         cov0=found.cov0,
         cov1=found.cov1,
         p=found.positives / (found.negatives + found.positives),
         width=batch.rows.shape[1],
-        power=None if s is None else s * gap,
+        power=None if s is None else s * gap * share,
         sum_kl=target,
     )
+    claim = _claim(found, solved)
+    if found.rounding and not (solved.equal and claim - solved.sum_kl <= _COARSE * claim):
+        return None
     noise = FullNoise.of(found, solved)
+    if noise is None and found.rounding:
+        return None
+    if noise is None:
+        raise ReleaseError(
+            "the planned noise has no square root in float64: nothing was released; raise s"
+        )
     return Plan(
         noise=noise.parts(batch),
         memory=noise,
         how=BATCH,
         assumption=_ASSUMPTION.format(found),
-        sum_kl=solved.sum_kl,
+        sum_kl=claim,
         any_covariance=True,
         limit=None if s is None else math.sqrt(s * gap) * 2.0**found.exponent,
     )
+
+
+def _claim(found: ClassCovariances, solved: FullSolution) -> float:
+    """Return the solved sumKL and all that rounding may have added to it.
+
+    ``(sqrt(sumKL) + e sqrt(k))^2 + (e k)^2 / 2``, ``e`` the rounding and ``k`` the largest power
+    of a row before and after over the least variance of its noise: a mean difference that is off
+    by ``e sqrt(t)`` and covariances off by ``e t``, both where there is the least noise.
+    """
+    if not found.rounding:
+        return solved.sum_kl
+    traces = (solved.noise0.trace().item(), solved.noise1.trace().item())
+    most = (found.size + max(traces)) / solved.floor
+    apart = math.sqrt(solved.sum_kl) + found.rounding * math.sqrt(most)
+    return apart * apart + 0.5 * (found.rounding * most) ** 2

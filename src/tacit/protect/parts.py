@@ -14,6 +14,8 @@ from tacit.rows import on_host, piece
 
 __all__ = ["Along", "Isotropic", "Part", "Shaped"]
 
+_HALVED = 32  # width from which on half of a triangle's zeros is worth two products for one
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,14 +111,17 @@ class Shaped:
     """Noise with covariance ``scale^2 basis' core' core basis`` for some rows, in order.
 
     Each row gets ``scale * normals[r] @ core [r, r] @ basis [r, d]``. The rows of ``basis`` are
-    orthonormal; None stands for the identity, then ``r = d``. Values of ``core``, in float64, are
-    near one, whatever the size of the noise.
+    orthonormal; None stands for the identity, then ``r = d``. Values of ``core`` are near one,
+    whatever the size of the noise. Two things for whoever knows them: ``upper``, that it is zero
+    below the diagonal, and ``spread``, the Frobenius norm of ``core' core``.
     """
 
     scale: float
     core: Tensor
     basis: Tensor | None
     rows: Tensor
+    upper: bool = False
+    spread: float | None = None
 
     def inside(self, block: slice, total: int) -> Tensor:
         """Return the noisy rows of a block by their place in it."""
@@ -137,7 +142,8 @@ class Shaped:
         """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
         if base is not out:
             out.copy_(base)
-        noise = normals.view(-1, self.core.shape[0]) @ self.core.to(out.dtype)
+        normals, core = normals.view(-1, self.core.shape[0]), self.core.to(out.dtype)
+        noise = _times_upper(normals, core) if self.upper else normals @ core
         noise = noise if self.basis is None else noise @ self.basis.to(out.dtype)
         scale = min(self.scale, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
         out.index_add_(0, self.rows if inside is None else inside, noise, alpha=scale)
@@ -147,9 +153,11 @@ class Shaped:
 
         The Frobenius norm of one row's covariance is never below its largest eigenvalue.
         """
-        narrow = self.core.float()  # digits beyond these change no verdict on the length
-        single = torch.linalg.vector_norm(narrow @ narrow.T).item() * (self.scale / unit) ** 2
-        count = len(self.rows)
+        spread = self.spread
+        if spread is None:
+            narrow = self.core.float()  # digits beyond these change no verdict on the length
+            spread = torch.linalg.vector_norm(narrow @ narrow.T).item()
+        single, count = spread * (self.scale / unit) ** 2, len(self.rows)
         return count * self._trace(unit), math.sqrt(count) * single, single
 
     def traces(self, shape: torch.Size, unit: float) -> Tensor:
@@ -159,11 +167,22 @@ class Shaped:
         return trace
 
     def _trace(self, unit: float) -> float:
-        length: float = torch.linalg.vector_norm(self.core).item()
+        length: float = torch.linalg.vector_norm(self.core, dtype=torch.float64).item()
         return (length * (self.scale / unit)) ** 2
 
 
 Part = Isotropic | Along | Shaped
+
+
+def _times_upper(normals: Tensor, core: Tensor) -> Tensor:
+    """Return the product with an upper triangular matrix, a quarter of it known to be zero."""
+    half = core.shape[0] // 2
+    if half < _HALVED:
+        return normals @ core
+    out = torch.empty_like(normals)
+    torch.mm(normals[:, :half], core[:half, :half], out=out[:, :half])
+    torch.mm(normals, core[:, half:], out=out[:, half:])
+    return out
 
 
 def _inside(rows: Tensor, block: slice, total: int) -> Tensor:
