@@ -18,7 +18,7 @@ from tacit.runtime.connection import Timings
 from tacit.runtime.dialogue import Align, Bye, Checkpoint, Evaluate, Hello, Message, Train
 from tacit.runtime.frames import decode, encode
 from tacit.runtime.journal import Journal
-from tacit.runtime.journalled import Journalled
+from tacit.runtime.journalled import Journalled, KeptLabel
 from tacit.runtime.label_run import LabelRun
 from tacit.runtime.line import Line
 from tacit.runtime.matching import Matching
@@ -84,11 +84,11 @@ class Target:
 
     def __post_init__(self) -> None:
         self.journal = Journal.open(self.folder / "journal", run="fuzz")
-        self.place: Place[Journalled] = Place(
+        self.place: Place[KeptLabel] = Place(
             Checkpoints(self.folder / "checkpoints", run="fuzz"), PLAN, self._build
         )
 
-    def _build(self, states: States | None) -> Works[Journalled]:
+    def _build(self, states: States | None) -> Works[KeptLabel]:
         rng = torch.Generator().manual_seed(3)
         top = nn.Linear(WIDTH, 1)
         with torch.no_grad():

@@ -20,7 +20,7 @@ from tacit.protect import get as get_protection
 from tacit.protect._label_draws import Ids
 from tacit.protect.base import EMPIRICAL, Batch, Draft
 from tacit.protect.measured import measured_sum_kl
-from tacit.protect.resume import Arrays, Last, State, noise_key, pack, unpack
+from tacit.protect.resume import Arrays, Last, State, noise_key, pack, seen_classes, unpack
 from tacit.rng import whole
 from tacit.spec import require
 from tacit.types import Certificate, Cut, Flips, LabelCertificate, Release
@@ -59,7 +59,7 @@ class Guard:
             a gradient came from.
         label_secret: 32 bytes that belong to the data set: labels randomised under another secret
             are released anew, at another epsilon. Fresh by default; from ``seed`` in experiments.
-        classes: how many classes the label mechanism has to do with.
+        classes: how many there are; without, more than two are counted as their labels come.
         ledger: counts what is released about each example, and refuses a release before it is made
             if that would overrun its budget; every cut needs ids then.
 
@@ -89,6 +89,7 @@ class Guard:
         self.counts: Counter[str] = Counter()
         self._key = noise_key(key, seed, label_secret=label_secret)
         self._mean = reduction == "mean"
+        self._classes = classes
         self._watch = watch
         self.ledger = ledger
         self.label_guard = (
@@ -153,7 +154,8 @@ class Guard:
         """Return the protected gradients with their certificate, or raise and release nothing."""
         if self.label_guard is not None:
             cut = self.label_guard.admit(cut)
-        batch = Batch.of(cut, needs=self.protection.needs)
+        seen = seen_classes(self._last)
+        batch = Batch.of(cut, needs=self.protection.needs, classes=self._classes, seen=seen)
         width = batch.rows.shape[1]
         self._check_width(width)
         # Without noise there is nothing to average away or to cancel: any step may come again.
@@ -216,9 +218,7 @@ class Guard:
 
     def _label_guard(self) -> LabelGuard:
         if self.label_guard is None:
-            raise InputError(
-                'this guard has no label mechanism: make it with labels="rr(epsilon=1)"'
-            )
+            raise InputError("this guard has no label mechanism: pass labels='rr(epsilon=1)'")
         return self.label_guard
 
     def _charge(self, cut: Cut, certificate: Certificate) -> None:

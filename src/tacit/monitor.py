@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tacit.attack import Attack, reveal
 from tacit.attack import get as get_attack
 from tacit.errors import KnowledgeError
-from tacit.measure import LeakMeter, PooledLeak
+from tacit.measure import LeakMeter, OneVsRest, PooledLeak, meter_for
 from tacit.spec import require
 from tacit.types import Cut, Release, View
 
 __all__ = ["LeakMonitor"]
+
+_OF_A_CLASS = frozenset({"positive", "hints", "centres"})
 
 
 @final
@@ -29,6 +33,8 @@ class LeakMonitor:
     Args:
         attacks: spec strings; each gets the side information it declares, fresh in every batch.
         every: look at every n-th release only.
+        classes: how many there are. Of more than two, each is judged against the rest and the mean
+            is reported; side information is then about the class in question.
         seed: of the generator for side information and bootstrap intervals; nothing secret.
 
     >>> from tacit import Guard, testing
@@ -43,10 +49,12 @@ class LeakMonitor:
         attacks: Sequence[str | Attack] = ("norm", "cosine", "energy", "principal"),
         *,
         every: int = 1,
+        classes: int = 2,
         seed: int = 0,
     ) -> None:
         require(every >= 1, "every must be at least 1", every)
         self.attacks = tuple({str(a): a for a in map(get_attack, attacks)}.values())
+        self._classes = classes
         self._meters = self._fresh()
         self._recent = self._fresh()
         self._every = every
@@ -60,20 +68,29 @@ class LeakMonitor:
         if (self._seen - 1) % self._every:
             return
         for attack in self.attacks:
-            try:
-                known = reveal(
-                    attack,
-                    clean=cut.grads,
-                    released=release.grads,
-                    labels=cut.labels,
-                    rng=self._rng,
-                )
-            except KnowledgeError:
-                continue
-            view = View(grads=release.grads, embeddings=cut.embeddings, ids=cut.ids, known=known)
-            scores = attack(view, self._rng)
-            for meters in (self._meters, self._recent):
-                meters[str(attack)].add(scores, cut.labels)
+            meters = (self._meters[str(attack)], self._recent[str(attack)])
+            if self._classes > 2 and attack.needs & _OF_A_CLASS:
+                for number in range(self._classes):
+                    member = (cut.labels == number).long()
+                    scores = self._scores(attack, replace(cut, labels=member), release)
+                    for meter in meters:
+                        if scores is not None and isinstance(meter, OneVsRest):
+                            meter.add_class(number, scores, member)
+            elif (scores := self._scores(attack, cut, release)) is not None:
+                for meter in meters:
+                    meter.add(scores, cut.labels)
+
+    def _scores(self, attack: Attack, cut: Cut, release: Release) -> Tensor | None:
+        """Return an attack's scores, or None where the batch offers no side information."""
+        try:
+            known = reveal(
+                attack, clean=cut.grads, released=release.grads, labels=cut.labels, rng=self._rng
+            )
+        except KnowledgeError:
+            return None
+        known = replace(known, classes=self._classes)
+        view = View(grads=release.grads, embeddings=cut.embeddings, ids=cut.ids, known=known)
+        return attack(view, self._rng)
 
     def report(self) -> dict[str, PooledLeak]:
         """Return what each attack has found so far; attacks without a usable batch are left out."""
@@ -85,10 +102,10 @@ class LeakMonitor:
         self._recent = self._fresh()
         return found
 
-    def _fresh(self) -> dict[str, LeakMeter]:
-        return {str(attack): LeakMeter() for attack in self.attacks}
+    def _fresh(self) -> dict[str, LeakMeter | OneVsRest]:
+        return {str(attack): meter_for(self._classes) for attack in self.attacks}
 
-    def _compute(self, meters: dict[str, LeakMeter]) -> dict[str, PooledLeak]:
+    def _compute(self, meters: dict[str, LeakMeter | OneVsRest]) -> dict[str, PooledLeak]:
         rng = np.random.default_rng(self._seed)
         usable = {name: meter for name, meter in meters.items() if meter.batches}
         return {name: meter.compute(rng=rng) for name, meter in usable.items()}

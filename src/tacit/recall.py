@@ -22,6 +22,7 @@ __all__ = ["MemoryMonitor"]
 Arrays = dict[str, npt.NDArray[Any]]
 
 _FORMAT = 1
+_SMALL = 127  # classes that fit into a byte
 _DENSE = 1 << 26  # ids below this are places in an array: half a gigabyte at most
 
 
@@ -64,12 +65,15 @@ class MemoryMonitor:
         scores = torch.mv(rows, self._direction.to(rows)).double().cpu().numpy()
         spread = float(scores.std())
         self._grow(int(ids.max()) + 1)
-        self._labels[ids] = cut.labels.cpu().numpy()
+        labels = cut.labels.cpu().numpy()
+        if self._labels.itemsize == 1 and labels.max() > _SMALL:
+            self._labels = self._labels.astype(np.int32)
+        self._labels[ids] = labels
         if spread > 0 and np.isfinite(spread):
             np.add.at(self._sums, ids, (scores - scores.mean()) / spread)
 
     def leak(self) -> float | None:
-        """Return the leak AUC of the sums, or None before both classes were seen."""
+        """Return the leak AUC of the sums, or None before two classes were seen."""
         known = self._labels >= 0
         labels = self._labels[known]
         both = len(labels) > 0 and labels.min() < labels.max()
@@ -88,7 +92,8 @@ class MemoryMonitor:
     def load_state(self, arrays: Arrays, values: dict[str, Any]) -> None:
         """Go on where the monitor of the state was, or raise and change nothing."""
         seen = values.get("seen")
-        forms = {"sums": "float64", "labels": "int8", "direction": "float64"}
+        kept = {"int8", "int32"} & {str(arrays["labels"].dtype) if "labels" in arrays else ""}
+        forms = {"sums": "float64", "labels": min(kept, default="int8"), "direction": "float64"}
         if not seen:
             del forms["direction"]
         if (
@@ -115,4 +120,4 @@ class MemoryMonitor:
         if size > len(self._sums):
             more = max(size, 2 * len(self._sums)) - len(self._sums)
             self._sums = np.append(self._sums, np.zeros(more))
-            self._labels = np.append(self._labels, np.full(more, -1, dtype=np.int8))
+            self._labels = np.append(self._labels, np.full(more, -1, dtype=self._labels.dtype))

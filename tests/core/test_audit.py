@@ -137,10 +137,15 @@ def test_many_classes_are_sorted_into_groups():
     grads = centres[y] * rng.uniform(0.5, 2, size=(2000, 1)) + 0.05 * rng.normal(size=(2000, 16))
     result = run_audit(ColumnTape.of({"grads": grads}), y)
     rows = {row["attack"]: row for row in result.table}
-    assert set(rows) == {"kmeans(by=direction)", "supervised"}
+    plain = {"norm", "majority", "principal", "energy", "energy(share=0.9)", "memory"}
+    assert set(rows) == {"kmeans(by=direction)", "supervised", *plain}
     assert rows["kmeans(by=direction)"]["clustering_accuracy"] > 0.99
     assert rows["supervised"]["clustering_accuracy"] > 0.99
-    assert all(row["state"] == "leaks" for row in result.table)
+    assert {rows[name]["state"] for name in ("supervised", "kmeans(by=direction)")} == {"leaks"}
+    assert rows["principal"]["state"] == "leaks"  # one against the rest, by a single direction
+    assert all(rows[name]["clustering_accuracy"] is None for name in plain)
+    left = {one["attack"]: one["reason"] for one in result.record["skipped"]}
+    assert left["cosine"] == "it tells two classes apart, there are 4"
     noise = run_audit(ColumnTape.of({"grads": rng.normal(size=(2000, 16))}), y)
     assert all(row["state"] == "nothing found" for row in noise.table)
 

@@ -30,6 +30,7 @@ from tacit.runtime.frames import decode, encode
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import (
+    AHEAD,
     REPEATS,
     TABLE,
     Protocol,
@@ -170,7 +171,7 @@ def test_repeats_refine_the_table():
 
 def test_the_markdown_has_a_line_per_entry():
     lines = table_as_markdown().splitlines()
-    assert len(lines) == 2 + len(TABLE) + len(REPEATS)
+    assert len(lines) == 2 + len(TABLE) + len(REPEATS) + len(AHEAD)
     assert len(set(lines)) == len(lines)
     assert "| ready | feature | Train | training |" in lines
     assert "| ready | feature | Train, the last step again | resending |" in lines
@@ -310,6 +311,97 @@ def test_an_unknown_role_is_refused():
         Protocol("server")
 
 
+# --- steps that overlap ---
+
+
+def open_pair(depth):
+    """Return both ends of a connection that is ready for its first step."""
+    ends = Protocol("feature", depth=depth), Protocol("label", depth=depth)
+    talk = [(Role.FEATURE, hello()), (Role.LABEL, hello(Role.LABEL)),
+            (Role.FEATURE, Align(count=1)), (Role.LABEL, Align(count=1))]  # fmt: skip
+    for speaker, message in talk:
+        for end in ends:
+            tell(end, speaker, message)
+    return ends
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_no_more_steps_are_under_way_than_the_plan_lets(depth):
+    feature, label = open_pair(depth)
+    for step in range(depth):
+        feature.send(train(step))
+        label.receive(train(step))
+    says = "one more: step 0 must have its release first" if depth > 1 else "not allowed in state"
+    with pytest.raises(UsageError, match=says):
+        feature.send(train(depth))
+    label.send(release(0))
+    feature.receive(release(0))
+    feature.send(train(depth))
+    assert feature.state is State.TRAINING
+    for step in range(1, depth + 1):
+        feature.receive(release(step))
+    assert feature.state is State.READY
+    feature.send(Checkpoint(step=depth))
+    _, flooded = open_pair(depth)
+    for step in range(depth):
+        flooded.receive(train(step))
+    with pytest.raises(PeerError, match=says):
+        flooded.receive(train(depth))
+    assert flooded.state is State.BROKEN
+
+
+def test_a_label_party_that_reads_late_keeps_the_same_rules():
+    feature, label = open_pair(3)
+    for step in range(3):
+        feature.send(train(step))
+    for step in range(3):  # one by one, as they were read
+        label.receive(train(step))
+        label.send(release(step))
+        feature.receive(release(step))
+    assert feature.state is label.state is State.READY
+
+
+def test_releases_come_in_the_order_of_their_steps():
+    feature, label = open_pair(2)
+    for step in range(2):
+        feature.send(train(step))
+        label.receive(train(step))
+    with pytest.raises(UsageError, match="must be of step 0, got step 1"):
+        label.send(release(1))
+    with pytest.raises(PeerError, match="must be of step 0, got step 1"):
+        feature.receive(release(1))
+
+
+@pytest.mark.parametrize("kind", [Kind.CHECKPOINT, Kind.EVALUATE, Kind.PREDICT, Kind.BYE])
+def test_nothing_but_steps_while_steps_are_under_way(kind):
+    feature, label = open_pair(4)
+    for step in range(2):
+        feature.send(train(step))
+        label.receive(train(step))
+    label.send(release(0))
+    with pytest.raises(PeerError, match=f"{kind.name.lower()} is not allowed in state training"):
+        label.receive(fitting(kind, Role.FEATURE, 2))
+
+
+def test_a_step_again_is_refused_while_others_are_under_way():
+    for before in (0, 1):
+        _, label = open_pair(4)
+        for step in range(2):
+            label.receive(train(step))
+        with pytest.raises(PeerError, match=f"step {before} goes back behind step 2"):
+            label.receive(train(before))
+    _, label = open_pair(4)
+    for step in range(2):
+        label.receive(train(step))
+    for step in range(2):
+        label.send(release(step))
+    label.receive(train(1))
+    assert label.state is State.RESENDING
+    label.send(release(1))
+    label.receive(train(2))
+    assert label.state is State.TRAINING
+
+
 # --- random walks of both roles against each other ---
 
 
@@ -399,8 +491,8 @@ PLAN = Plan(epochs=5, batch_size=1024, order_seed=7, cut=(128,), test_percent=20
 def test_a_plan_has_no_field_for_what_one_side_must_keep():
     names = {field.name for field in dataclasses.fields(Plan)}
     assert names == {"epochs", "batch_size", "order_seed", "cut", "purpose", "matching",
-                     "test_percent", "save_every", "wire_bits", "wire_version",
-                     "order_version", "plan_version"}  # fmt: skip
+                     "test_percent", "save_every", "depth", "wire_bits", "wire_version",
+                     "order_version", "plan_version", "workers", "worker"}  # fmt: skip
     secret = ("protect", "guard", "noise", "key", "label", "mechanism", "epsilon", "budget", "loss",
               "prior", "positive", "class", "objective", "secret")  # fmt: skip
     assert not [n for n in names if any(word in n for word in secret)]
@@ -417,6 +509,15 @@ def test_golden_plan_of_version_1():
     assert hello(plan_digest=PLAN.digest())
 
 
+def test_golden_plan_with_a_depth():
+    """A depth of 1 is the plan as it was before; any other is one more field."""
+    deep = dataclasses.replace(PLAN, depth=4)
+    assert deep.to_json() == PLAN.to_json().replace('"epochs"', '"depth":4,"epochs"')
+    assert deep.digest() == "4b8922386c846f7af3725dc4202106453c6f71d7b94e3b0e939ecf2c893b3360"
+    assert '"depth":1,' in PLAN.described()
+    assert Plan.from_json(PLAN.to_json()).depth == 1
+
+
 @settings(deadline=None)
 @given(
     st.builds(
@@ -427,6 +528,7 @@ def test_golden_plan_of_version_1():
         cut=st.lists(st.integers(1, 4096), min_size=1, max_size=3).map(tuple),
         purpose=st.sampled_from(["train", "predict"]),
         save_every=st.integers(1, 2**40),
+        depth=st.integers(1, 4),
         wire_bits=st.sampled_from([16, 32]),
     )
 )
@@ -438,13 +540,14 @@ def test_a_plan_survives_the_round_trip(plan):
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Plan)])
 def test_the_first_field_that_differs_is_named_and_changes_the_digest(field):
     others = {"cut": (64, 2), "purpose": "predict", "matching": "clear", "wire_bits": 16}
-    value = others[field] if field in others else getattr(PLAN, field) + 1
-    other = dataclasses.replace(PLAN, **{field: value})
-    assert PLAN.difference(other) == (
-        f"the plans differ in {field}: {getattr(PLAN, field)} here, {value} there"
+    plan = dataclasses.replace(PLAN, workers=2) if field == "worker" else PLAN
+    value = others[field] if field in others else getattr(plan, field) + 1
+    other = dataclasses.replace(plan, **{field: value})
+    assert plan.difference(other) == (
+        f"the plans differ in {field}: {getattr(plan, field)} here, {value} there"
     )
-    assert other.digest() != PLAN.digest()
-    assert PLAN.difference(dataclasses.replace(PLAN)) is None
+    assert other.digest() != plan.digest()
+    assert plan.difference(dataclasses.replace(plan)) is None
 
 
 def test_the_first_of_several_differences_is_named():
@@ -458,6 +561,10 @@ def test_the_first_of_several_differences_is_named():
         ({"epochs": 0}, "epochs must be a whole number from 1"),
         ({"epochs": True}, "epochs must be a whole number from 1"),
         ({"save_every": 1.5}, "must be whole|save_every must be a whole number"),
+        ({"depth": 0}, "depth must be a whole number from 1"),
+        ({"depth": 5}, "depth must be a whole number from 1 to 4, got 5"),
+        ({"depth": 1}, "left out where it is 1"),
+        ({"depth": True}, "left out where it is 1"),
         ({"purpose": "spy"}, "purpose is one of"),
         ({"wire_bits": 8}, "wire_bits is one of"),
         ({"test_percent": 91}, "test_percent must be a whole number from 0 to 90"),

@@ -78,9 +78,7 @@ def row_of(
     """Return the row of an attack that ran over the tape, or None if it could judge nothing."""
     row = _empty(trace.attack, accumulated=trace.accumulated, seconds=trace.spent)
     row["clustering_accuracy"] = trace.accuracy()
-    if truth.classes > 2:
-        if row["clustering_accuracy"] is None:
-            return None
+    if row["clustering_accuracy"] is not None and truth.classes > 2:
         return _timed(_many_classes(row, truth), stopped=trace.stopped)
     pool = trace.pool()
     if pool is None:

@@ -124,10 +124,11 @@ class _Audit:
     ) -> AuditResult:
         trained = [attack for attack in chosen if "labelled" in attack.needs]
         traces = [
-            trace_of(attack, budget=self.seconds, seed=self.seed, epochs=self.found.epochs)
+            trace_of(attack, budget=self.seconds, seed=self.seed, classes=self.truth.classes,
+                     epochs=self.found.epochs)
             for attack in chosen
             if attack not in trained
-        ]
+        ]  # fmt: skip
         window = self._play(traces)
         self.tell("prediction baseline", 0, 1)
         base, after = self._baselines(window, features, skipped)
@@ -293,7 +294,6 @@ def _choose(
 def _unfit(attack: Attack, found: Survey, truth: Truth) -> str | None:
     if "embeddings" in attack.needs and not found.embeddings:
         return "the tape has no embeddings"
-    many = truth.classes > 2 and "labelled" not in attack.needs
-    if many and not hasattr(attack, "clusters"):
+    if truth.classes > 2 and attack.needs & {"positive", "hints", "centres"}:
         return f"it tells two classes apart, there are {truth.classes}"
     return None

@@ -17,7 +17,14 @@ from torch import Tensor
 from tacit.attack import Attack, Pursuit, Scored
 from tacit.audit.exposure import exposed
 from tacit.audit.truth import Truth
-from tacit.measure import LeakMeter, PooledLeak, clustering_accuracy, clustering_confusion
+from tacit.measure import (
+    LeakMeter,
+    OneVsRest,
+    PooledLeak,
+    clustering_accuracy,
+    clustering_confusion,
+    meter_for,
+)
 from tacit.types import View
 
 __all__ = ["NULL_LEVEL", "EpochLeak", "Pool", "Sorting", "Trace", "confusions", "trace_of"]
@@ -39,7 +46,7 @@ class Pool:
     null_high: float
 
     @classmethod
-    def of(cls, meter: LeakMeter, seed: int) -> Pool:
+    def of(cls, meter: LeakMeter | OneVsRest, seed: int) -> Pool:
         """Return the record of a meter."""
         leak = meter.compute(rng=np.random.default_rng(seed), resamples=200)
         band = meter.compute(rng=np.random.default_rng(seed), resamples=2, level=NULL_LEVEL)
@@ -71,8 +78,9 @@ class Sorting:
 class Trace(ABC):
     """An attack under way: takes views in order, and is told when an epoch has ended."""
 
-    def __init__(self, attack: Attack, *, budget: float, seed: int) -> None:
+    def __init__(self, attack: Attack, *, budget: float, seed: int, classes: int) -> None:
         self.attack = attack
+        self.classes = classes
         self.accumulated = attack.adds_up
         self.epochs: list[EpochLeak] = []
         self.spent = 0.0
@@ -114,7 +122,9 @@ class Trace(ABC):
         """Return every example's class and group, for attacks that sort examples into groups."""
         return None
 
-    def _note(self, epoch: int, meter: LeakMeter | None, *, accuracy: float | None = None) -> None:
+    def _note(
+        self, epoch: int, meter: LeakMeter | OneVsRest | None, *, accuracy: float | None = None
+    ) -> None:
         if meter is not None and meter.batches:
             leak = meter.compute(rng=np.random.default_rng(self._seed), resamples=100)
             self.epochs.append(
@@ -129,9 +139,9 @@ class Trace(ABC):
 class ViewTrace(Trace):
     """An attack that judges each view by itself; scores are compared within a view only."""
 
-    def __init__(self, attack: Attack, *, budget: float, seed: int) -> None:
-        super().__init__(attack, budget=budget, seed=seed)
-        self._all, self._epoch = LeakMeter(), LeakMeter()
+    def __init__(self, attack: Attack, *, budget: float, seed: int, classes: int) -> None:
+        super().__init__(attack, budget=budget, seed=seed, classes=classes)
+        self._all, self._epoch = meter_for(classes), meter_for(classes)
         self._kept: deque[tuple[Values, Values]] = deque()
         self._size = 0
 
@@ -151,7 +161,7 @@ class ViewTrace(Trace):
     def end_epoch(self, epoch: int, truth: Truth) -> None:  # noqa: ARG002 - views had their labels
         """Note this epoch's leakage alone."""
         self._note(epoch, self._epoch)
-        self._epoch = LeakMeter()
+        self._epoch = meter_for(self.classes)
 
     def pool(self) -> Pool | None:
         """Return the leakage of all views together."""
@@ -168,9 +178,16 @@ class PursuitTrace(Trace):
     """An attack over many views: what counts is what it knows of each example in the end."""
 
     def __init__(
-        self, attack: Attack, pursuit: Pursuit, *, budget: float, seed: int, epochs: int
+        self,
+        attack: Attack,
+        pursuit: Pursuit,
+        *,
+        budget: float,
+        seed: int,
+        classes: int,
+        epochs: int,
     ) -> None:
-        super().__init__(attack, budget=budget, seed=seed)
+        super().__init__(attack, budget=budget, seed=seed, classes=classes)
         self._pursuit = pursuit
         self._left = epochs
         self._judged: tuple[Scored, Tensor] | None = None
@@ -184,7 +201,7 @@ class PursuitTrace(Trace):
         start = time.perf_counter()
         found = self._pursuit.result()
         self._judged = (found, truth.of(found.ids))
-        meter = self._meter() if truth.classes == 2 else None
+        meter = self._meter() if truth.classes == 2 or found.clusters is None else None
         self._note(epoch, meter, accuracy=self.accuracy())
         self.spent += time.perf_counter() - start
         self.stopped = self.stopped or self._pursuit.late
@@ -198,7 +215,7 @@ class PursuitTrace(Trace):
 
     def pool(self) -> Pool | None:
         """Return the leakage after the last epoch."""
-        if self._judged is None or int(self._judged[1].max()) > 1:
+        if self._judged is None:
             return None
         meter = self._meter()
         return Pool.of(meter, self._seed) if meter.batches else None
@@ -228,9 +245,9 @@ class PursuitTrace(Trace):
         assert self._judged is not None  # noqa: S101 - asked for after the last epoch only
         return self._judged
 
-    def _meter(self) -> LeakMeter:
+    def _meter(self) -> LeakMeter | OneVsRest:
         found, labels = self._known()
-        meter = LeakMeter()
+        meter = meter_for(self.classes)
         meter.add(found.scores, labels)
         return meter
 
@@ -245,9 +262,9 @@ def confusions(traces: Sequence[Trace]) -> dict[str, list[list[int]]]:
     }
 
 
-def trace_of(attack: Attack, *, budget: float, seed: int, epochs: int = 1) -> Trace:
-    """Return the trace that fits an attack."""
+def trace_of(attack: Attack, *, budget: float, seed: int, classes: int, epochs: int = 1) -> Trace:
+    """Return the trace that fits an attack; many classes are judged one against the rest."""
     pursuit = attack.pursue(torch.Generator().manual_seed(seed))
     if pursuit is None:
-        return ViewTrace(attack, budget=budget, seed=seed)
-    return PursuitTrace(attack, pursuit, budget=budget, seed=seed, epochs=epochs)
+        return ViewTrace(attack, budget=budget, seed=seed, classes=classes)
+    return PursuitTrace(attack, pursuit, budget=budget, seed=seed, classes=classes, epochs=epochs)

@@ -19,6 +19,7 @@ _SHARED = """
 model = "mlp(hidden=32)"         # see tacit list models
 lr = 3e-3                        # this party's own
 weight_decay = 0.0               # the same; randomised labels want some, such as 0.003
+threads = 1                      # while both share a machine; without this line, all cores it has
 
 # Both sides must say the same here; it is compared when they meet.
 epochs = 5
@@ -27,6 +28,7 @@ seed = 7                         # of the common order of rows; no secret
 matching = "private"             # of ids; "clear" is faster and shows the label party all of them
 test_percent = 10                # rows held out to evaluate on
 save_every = 50                  # steps between checkpoints
+depth = 1                        # 2 to 4: so many steps overlap, faster, on slightly older weights
 wire = "float32"                 # or bfloat16: half the bytes, rounded values
 """
 _PARTY = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -35,16 +37,18 @@ def party(
             "as one more release. Decide it only if you know why the embeddings changed.",
         ),
     ] = None,
+    worker: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Which of the party's workers this is, from 0 on."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train with another party over the network, or go on with it after any interruption."""
-    import torch  # noqa: PLC0415 - torch loads only when it is used
-
+    _wait_without_spinning()
     from tacit.study.party_check import check_party  # noqa: PLC0415 - loads torch
     from tacit.study.party_config import read_party_config  # noqa: PLC0415 - loads pydantic
 
-    chosen = read_party_config(config)
-    torch.set_num_threads(chosen.threads)
+    chosen = read_party_config(config, worker=worker)
     if check:
         found = check_party(chosen)
     elif allow_again is not None:
@@ -57,30 +61,55 @@ def party(
 def _run(config: PartyConfig) -> dict[str, Any]:
     from tacit.runtime.state_folder import StateFolder  # noqa: PLC0415 - loads torch
 
-    log = Log(config.name)
+    log = Log(config.name if config.worker is None else f"{config.name}/{config.worker}")
     others = " and ".join(config.peers)
     log(f"{config.role} party, model {config.model}, {config.epochs} epochs with {others}")
     if config.matching == "clear":
         log("ids are matched in the clear: the label party sees every id of a feature party")
     try:
-        with StateFolder(config.state) as folder:
+        if config.worker:  # the party's folder is nobody else's either
+            config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with StateFolder(config.own_state) as folder:
             return _train(config, folder, log)
     except KeyboardInterrupt:
         log("stopped: the same command goes on from the last checkpoint")
         raise
 
 
+def _wait_without_spinning() -> None:
+    """Let threads without work sleep: spinning takes cores from the other threads of a party.
+
+    The libraries read it when they are loaded, which is when torch is. What is set already stays.
+    """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("KMP_BLOCKTIME", "0")
+
+
 def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]:
+    import torch  # noqa: PLC0415 - torch loads only when it is used
+
+    from tacit.study.party_threads import THREADS, threads_of  # noqa: PLC0415 - loads torch
+
+    threads = threads_of(config, folder, log=log)
+    torch.set_num_threads(threads)
     if config.role == "feature":
         from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
 
-        return FeatureCompany(config, folder, log=log).run(log.step)
-    from tacit.study.label_company import LabelCompany, listen  # noqa: PLC0415 - loads torch
+        with closing(FeatureCompany(config, folder, log=log)) as feature:
+            folder.write(THREADS, {"threads": threads})
+            return feature.run(log.step)
+    from tacit.study.label_company import LabelCompany  # noqa: PLC0415 - loads torch
+    from tacit.study.label_parts import listen  # noqa: PLC0415 - as above
+    from tacit.study.label_worker import LabelWorker  # noqa: PLC0415 - as above
+
+    company_of = LabelWorker if config.worker else LabelCompany
 
     with (
-        closing(LabelCompany(config, folder, log=log)) as company,
+        closing(company_of(config, folder, log=log)) as company,
         closing(listen(config, log)) as listener,
     ):
+        folder.write(THREADS, {"threads": threads})
         log(f"listening on {listener.address} for {' and '.join(config.peers)}")
         return company.run(listener, log.loss)
 

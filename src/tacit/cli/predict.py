@@ -26,9 +26,10 @@ def predict(
     """
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
+    from tacit.runtime.cores import cores  # noqa: PLC0415 - as it is used
     from tacit.study.party_config import read_party_config  # noqa: PLC0415 - loads pydantic
     from tacit.study.predicting import predict_rows  # noqa: PLC0415 - loads torch
 
     chosen = read_party_config(config)
-    torch.set_num_threads(chosen.threads)
+    torch.set_num_threads(chosen.threads or cores())
     show(predict_rows(chosen, data, out, log=Log(chosen.name)), as_json=as_json)

@@ -34,6 +34,7 @@ def train(
     objective: Annotated[str | None, _flag("bce or ce. [by the number of classes]")] = None,
     epochs: Annotated[int | None, _flag("Passes over the training rows. [5]")] = None,
     batch_size: Annotated[int | None, _flag("Examples per step. [1024]")] = None,
+    depth: Annotated[int | None, _flag("Steps under way at once, 1 to 4. [1]")] = None,
     lr: Annotated[float | None, _flag("Learning rate of Adam, both sides. [1e-4]")] = None,
     weight_decay: Annotated[float | None, _flag("L2 penalty, both sides. [0]")] = None,
     bins: Annotated[int | None, _flag("Encode numbers by so many quantiles. [as they are]")] = None,

@@ -48,7 +48,7 @@ class TwoParties:
             BANK: ("label", PLATFORM, "labels.csv"), PLATFORM: ("feature", BANK, "features.csv")
         }[party]  # fmt: skip
         every = {"role": role, "name": party, "peer": peer, "keys": "keys", "data": table,
-                 "state": name, "wait": 60, **values}  # fmt: skip
+                 "state": name, "wait": 60, "threads": 1, **values}  # fmt: skip
         path = folder / f"{name}.toml"
         path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in every.items()))
         return path

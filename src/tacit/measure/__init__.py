@@ -27,6 +27,7 @@ from tacit.measure.leak import (
     top_fraction,
 )
 from tacit.measure.ledger import Ledger, LedgerSummary
+from tacit.measure.one_vs_rest import OneVsRest, meter_for
 from tacit.measure.pooled import LeakMeter, PooledLeak, pooled_leak
 from tacit.measure.recommend import Recommendation, recommend
 from tacit.measure.tvd import tvd
@@ -39,6 +40,7 @@ __all__ = [
     "LeakMeter",
     "Ledger",
     "LedgerSummary",
+    "OneVsRest",
     "PooledLeak",
     "Recommendation",
     "accuracy",
@@ -61,6 +63,7 @@ __all__ = [
     "label_sum_kl",
     "leak_auc",
     "log_loss",
+    "meter_for",
     "nce",
     "null_band",
     "pooled_leak",

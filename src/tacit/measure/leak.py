@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacit.measure._arrays import Ints, Values, float_vector, fraction
+from tacit.measure._arrays import Ints, Values, as_numpy, class_labels, float_vector, fraction
 from tacit.measure._ranks import Ranked, rank, wins
 
 __all__ = [
@@ -38,6 +38,7 @@ def leak_auc(scores: Values, labels: Values) -> float:
 
     ``max(auc, 1 - auc)``. Of one small batch it lies well above 0.5 even for noise (0.60 on average
     with 6 positives in 128 rows): ``pooled_leak`` fixes the direction once for many batches.
+    Of more than two classes, each is taken against the rest, and this is the mean of all.
 
     References:
         Han and Guan, "GAN-based Federated Learning for Label Protection in Binary Classification"
@@ -45,7 +46,13 @@ def leak_auc(scores: Values, labels: Values) -> float:
 
     >>> leak_auc([0.9, 0.6, 0.65, 0.2], [0, 0, 1, 1])
     0.75
+    >>> leak_auc([0.1, 0.2, 0.3], [0, 1, 2])  # 1, 1/2 and 1
+    0.8333333333333334
     """
+    kinds = np.unique(as_numpy(labels, name="labels"))
+    if len(kinds) > 2:
+        truth = class_labels(labels, classes=int(kinds[-1]) + 1)
+        return float(np.mean([leak_auc(scores, truth == kind) for kind in kinds]))
     value = auc(scores, labels)
     return max(value, 1 - value)
 

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, final
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -49,6 +50,7 @@ EMPIRICAL = "empirical only: no bound is claimed"
 # The length of a row of pure noise, in units of one example's gradient. It must not depend on
 # labels, hence not on the gradients; a cross-entropy gradient of norm 1/16 is ordinary.
 _COLD_LENGTH = 2.0**-4
+_MOST_CLASSES = 1 << 16  # beyond this, labels are rather ids that were passed by mistake
 
 
 @final
@@ -61,14 +63,19 @@ class Batch:
 
     rows: Tensor
     labels: npt.NDArray[Any]
+    classes: int
     probs: Tensor | None
     weight: float
     exponent: int | None
     resolution: float
 
     @classmethod
-    def of(cls, cut: Cut, *, needs: Collection[str] = ()) -> Batch:
-        """Return the checked rows of a cut, or say what is wrong with it."""
+    def of(cls, cut: Cut, *, needs: Collection[str] = (), classes: int = 2, seen: int = 2) -> Batch:
+        """Return the checked rows of a cut, or say what is wrong with it.
+
+        ``classes`` is how many there are: 2 stands for "as the labels show"; ``seen`` how many
+        earlier batches have shown.
+        """
         for name in ("grads", "labels"):
             if not isinstance(value := getattr(cut, name), Tensor):
                 raise InputError(f"{name} must be a tensor, got {type(value).__name__}")
@@ -76,7 +83,7 @@ class Batch:
         _check_column(cut.labels, "labels", flat.shape[0])
         labels = on_host(cut.labels)
         if "labels" in needs:
-            _check_binary(labels)
+            (_check_binary if "binary" in needs else _check_classes)(labels, classes, seen)
         if cut.probs is not None:
             _check_column(cut.probs, "probs", flat.shape[0])
         if "probs" in needs:
@@ -86,6 +93,7 @@ class Batch:
         return cls(
             rows=working(flat).contiguous(),
             labels=labels,
+            classes=_count_classes(labels, max(classes, seen)),
             probs=None if cut.probs is None else cut.probs.detach().double().to(flat.device),
             weight=cut.weight,
             exponent=exponent(flat),
@@ -137,7 +145,7 @@ class Protection(Specified, ABC, Generic[M]):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What must be in the cut besides gradients: ``"labels"`` (0 and 1), ``"probs"``."""
+    """What the cut must have: ``"labels"`` (class indices, ``"binary"``: 0 and 1), ``"probs"``."""
     scale_free: ClassVar[bool] = True
     """Whether multiplying all gradients by a factor multiplies the release by it."""
     identity: ClassVar[bool] = False
@@ -208,7 +216,32 @@ def _check_probs(probs: Tensor | None) -> None:
         raise InputError("probs must lie between 0 and 1: pass probabilities, not logits")
 
 
-def _check_binary(labels: npt.NDArray[Any]) -> None:
+def _count_classes(labels: npt.NDArray[Any], known: int) -> int:
+    peak = float(labels.max())
+    return max(known, int(peak) + 1) if peak < _MOST_CLASSES else known
+
+
+def _check_classes(labels: npt.NDArray[Any], classes: int, seen: int) -> None:
+    """Refuse what are no class indices, and two classes that go by other names than 0 and 1."""
+    fit = (labels >= 0) & (labels < _MOST_CLASSES)
+    fit &= labels == np.floor(labels) if labels.dtype.kind == "f" else True
+    if not fit.all():
+        odd = labels[~fit][0]
+        raise InputError(f"labels must be class indices 0, 1, ..., got {odd:g}: map them first")
+    low, high = labels.min(), labels.max()
+    if classes > 2 and high >= classes:
+        raise InputError(
+            f"labels must lie in 0..{classes - 1} for {classes} classes, got {high:g}: map them "
+            "first, or tell the guard of more classes"
+        )
+    if max(classes, seen) == 2 <= high and ((labels == low) | (labels == high)).all():
+        raise InputError(
+            f"labels must be 0 or 1 here, got {high:g}: map them first, or say how many classes "
+            "there are, Guard(classes=...)"
+        )
+
+
+def _check_binary(labels: npt.NDArray[Any], classes: int, seen: int) -> None:  # noqa: ARG001
     wrong = labels[(labels != 0) & (labels != 1)]
     if len(wrong):
         raise InputError(f"labels must be 0 or 1 here, got {wrong[0]:g}: map them first")

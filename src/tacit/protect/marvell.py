@@ -22,7 +22,9 @@ from tacit.protect.base import (
     Protection,
     noise_only,
 )
+from tacit.protect.class_means import ClassMeans
 from tacit.protect.full import FullNoise, plan_full
+from tacit.protect.many import plan_many
 from tacit.protect.parts import Along, Isotropic
 from tacit.protect.statistics import ClassStatistics
 from tacit.rows import to_place
@@ -31,7 +33,7 @@ from tacit.spec import require
 __all__ = ["Marvell"]
 
 Statistics = tuple[ClassStatistics, ...]
-Memory = Statistics | FullNoise
+Memory = Statistics | FullNoise | ClassMeans
 
 _REMEMBERED = 8  # batches whose statistics stand in for those of a batch that has none
 _ASSUMPTION = (
@@ -57,10 +59,15 @@ class Marvell(Protection[Memory]):
     noise shaped like the other's, so that both covariances agree in every direction, and the rest
     of the power covers what is not Gaussian and hides the means (``_full_solver``).
 
+    More than two classes share one noise shape that minimises the mean sumKL over pairs of examples
+    of different classes (``_many_solver``); ``s`` is in units of the mean ``||D||^2`` over these
+    pairs, and ``sum_kl`` and ``error`` hold for every pair.
+
     Guarantee: no score of one release has an AUC above ``auc_bound(sum_kl)``, if the gradients of
     each class are Gaussian with covariance ``uI`` and ``vI``, or with the batch's sample
     covariances if ``full``. Real gradients lie near a few directions, where the energy attack
-    separates isotropic noise on one class from none on the other all the same.
+    separates isotropic noise on one class from none on the other all the same. Of many classes, it
+    holds for any pair and for any class against the rest, if ``uI`` is common to all classes.
 
     References:
         Li et al., ICLR 2022, Theorems 1 and 2, Algorithm 1 (its line 1 divides by ``d`` and means
@@ -73,6 +80,8 @@ class Marvell(Protection[Memory]):
     before there are any, noise without signal is released. As published, the wider class may get
     no noise at all: its rows then leave as they are; not so if ``full``, where every row gets
     noise in every direction; it equalises and covers by fixed shares, which is not the optimum.
+    Of many classes, one that is absent or has one row takes its running mean; a class of one row
+    that has none, noise without signal.
 
     >>> str(PROTECTIONS.get("marvell(4)"))
     'marvell(s=4)'
@@ -104,6 +113,10 @@ class Marvell(Protection[Memory]):
 
     def plan(self, batch: Batch, memory: Memory | None) -> Plan[Memory]:
         """Return the optimal noise for this batch's statistics, or the running ones."""
+        if batch.classes > 2:
+            known = memory if isinstance(memory, ClassMeans) else None
+            full = self.covariance == "full"
+            return plan_many(batch, known, s=self.s, target=self._target, full=full)
         if self.covariance == "full":
             last = memory if isinstance(memory, FullNoise) else None
             return plan_full(batch, last, s=self.s, target=self._target)

@@ -84,7 +84,7 @@ class MaxNormPositive(Protection[float]):
     ``E||g_i'||^2 = ||g_i||^2 + m^2``.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"labels", "probs"})
+    needs: ClassVar[frozenset[str]] = frozenset({"labels", "binary", "probs"})
     raw_rows: ClassVar[int] = 1
 
     def plan(self, batch: Batch, memory: float | None) -> Plan[float]:

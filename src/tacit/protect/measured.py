@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.protect._full_solver import sum_kl_of
+from tacit.protect._many_full import pair_divergences
 from tacit.protect.base import Batch, Plan
+from tacit.protect.class_means import Moments
 from tacit.protect.covariances import ClassCovariances
 from tacit.protect.parts import Along, Isotropic, Part
+from tacit.protect.spans import Span
 from tacit.rows import on_host
 
 __all__ = ["measured_sum_kl"]
@@ -21,7 +25,8 @@ def measured_sum_kl(batch: Batch, plan: Plan[Any]) -> float | None:
     """Return the sumKL of Gaussian classes with this batch's covariances plus the planned noise.
 
     Infinite where one class has noise in a direction in which the other has nothing, as with
-    isotropic noise for one class of gradients that lie near a few directions. None where the batch
+    isotropic noise for one class of gradients that lie near a few directions. Of more than two
+    classes, that of the pair that is easiest to tell apart. None where the batch
     has no covariances, or noise that follows each row and is not Gaussian for a class.
 
     >>> from tacit import protect, testing
@@ -32,6 +37,8 @@ def measured_sum_kl(batch: Batch, plan: Plan[Any]) -> float | None:
     """
     if not plan.signal:
         return 0.0
+    if batch.classes > 2:
+        return _worst_pair(batch, plan)
     found = ClassCovariances.of(batch)
     if found is None or not found.usable():
         return None
@@ -39,7 +46,7 @@ def measured_sum_kl(batch: Batch, plan: Plan[Any]) -> float | None:
     outside: list[float] = []
     for label, own in enumerate((found.cov0, found.cov1)):
         row = int((batch.labels == label).argmax())
-        added = [_added(part, row, found) for part in plan.noise]
+        added = [_added(part, row, found.basis, found.cov0, found.exponent) for part in plan.noise]
         if any(cov is None for cov, _ in added):
             return None
         covariances.append(own + sum(cov for cov, _ in added if cov is not None))
@@ -49,18 +56,41 @@ def measured_sum_kl(batch: Batch, plan: Plan[Any]) -> float | None:
     return sum_kl_of(covariances[0], covariances[1], found.difference)
 
 
-def _added(part: Part, row: int, found: ClassCovariances) -> tuple[Tensor | None, float]:
+def _worst_pair(batch: Batch, plan: Plan[Any]) -> float | None:
+    """Return the largest sumKL of two of many classes; None if one of them has a single row."""
+    found = Moments.of(batch, classes=batch.classes)
+    names = np.flatnonzero(found.counts)
+    if len(names) < 2 or found.counts[names].min() < 2 or batch.exponent is None:
+        return None
+    means = torch.from_numpy(found.means[names])
+    span = Span.of(batch, names, means=means, exponent=found.exponent)
+    outside: list[float] = []
+    for own, name in zip(span.covs, names, strict=True):
+        row = int((batch.labels == name).argmax())
+        added = [_added(part, row, span.basis, own, found.exponent) for part in plan.noise]
+        if any(cov is None for cov, _ in added):
+            return None
+        own.add_(sum(cov for cov, _ in added if cov is not None))
+        outside.append(sum(variance for _, variance in added))
+    if span.basis is not None and not math.isclose(min(outside), max(outside), rel_tol=1e-9):
+        return math.inf
+    return float(pair_divergences(span.covs, span.means).max())
+
+
+def _added(
+    part: Part, row: int, basis: Tensor | None, like: Tensor, exponent: int
+) -> tuple[Tensor | None, float]:
     """Return the covariance that a part adds to a class, one of whose rows is given.
 
     In the coordinates of the covariances; and its variance in each direction outside of them.
     """
-    unit, size = 2.0**found.exponent, len(found.difference)
+    unit, size = 2.0**exponent, len(like)
     zero = torch.zeros(size, size, dtype=torch.float64)
     if isinstance(part, Along):
         if part.direction.dim() == 2:
             return None, 0.0
         line = part.direction.cpu().double()
-        line = line if found.basis is None else found.basis.cpu() @ line
+        line = line if basis is None else basis.cpu() @ line
         return torch.outer(line, line) * (float(on_host(part.std)[row]) / unit) ** 2, 0.0
     if part.rows is not None and row not in part.rows.tolist():
         return zero, 0.0
@@ -70,5 +100,5 @@ def _added(part: Part, row: int, found: ClassCovariances) -> tuple[Tensor | None
     core = part.core.cpu().double() * (part.scale / unit)
     if part.basis is not None:
         core = core @ part.basis.cpu().double()
-        core = core if found.basis is None else core @ found.basis.cpu().T
+        core = core if basis is None else core @ basis.cpu().T
     return core.T @ core, 0.0

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError, ParameterError
+from tacit.protect.class_means import ClassMeans
 from tacit.protect.full import FullNoise
 from tacit.protect.statistics import ClassStatistics
 from tacit.rng import Key
 from tacit.rows import on_host
 from tacit.types import Certificate
 
-__all__ = ["Last", "State", "noise_key", "pack", "unpack"]
+__all__ = ["Last", "State", "noise_key", "pack", "seen_classes", "unpack"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 State = tuple[Arrays, dict[str, Any]]
@@ -56,7 +57,7 @@ class Last:
 
 
 _RECORDS: dict[str, type] = {
-    kind.__name__: kind for kind in (Last, Certificate, ClassStatistics, FullNoise)
+    kind.__name__: kind for kind in (Last, Certificate, ClassStatistics, ClassMeans, FullNoise)
 }
 
 
@@ -78,6 +79,12 @@ def noise_key(key: bytes | None, seed: int | None, *, label_secret: bytes | None
             "secrets.token_bytes(32)"
         )
     return Key(key)
+
+
+def seen_classes(last: Last | None) -> int:
+    """Return how many classes earlier batches have shown; 2 where nothing is remembered of them."""
+    stages = () if last is None else last.after
+    return max([2, *(len(one.counts) for one in stages if isinstance(one, ClassMeans))])
 
 
 def pack(last: Last | None, counts: Mapping[str, int], *, spec: str, key: Key) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Self, TypeVar, final
 
 from tacit.errors import LostError, PeerError, SilenceError, TacitError
 from tacit.runtime._frame_header import DEFAULTS
-from tacit.runtime.dialogue import LONGEST_REASON, Bye, Heartbeat, Message, Refuse
+from tacit.runtime.dialogue import LONGEST_REASON, Bye, Heartbeat, Message, Refuse, Release
 from tacit.runtime.frames import Limits, decode, encode
 from tacit.runtime.line import Line
 from tacit.runtime.protocol import TABLE, Protocol, Role, State
@@ -58,6 +59,9 @@ class Connection:
 
     A thread sends signs of life while the caller computes, so that a busy party and a dead one
     look different. What breaks the rules raises PeerError, and nothing more is read.
+
+    With ``depth`` steps overlap. The label party then looks at what has come before it answers a
+    step, so that a peer that sends more than it may is refused and no more than that waits here.
     """
 
     def __init__(
@@ -68,12 +72,15 @@ class Connection:
         timings: Timings,
         narrow: bool = False,
         limits: Limits = DEFAULTS,
+        depth: int = 1,
     ) -> None:
         self.line = line
         self.timings = timings
         self._narrow = narrow
         self._limits = limits
-        self._protocol = Protocol(role)
+        self._protocol = Protocol(role, depth=depth)
+        self._early: deque[Message] = deque()  # came before it was asked for
+        self._looks = 2 * depth if depth > 1 and role is Role.LABEL else 0
         self._state = threading.Lock()  # the protocol is told one thing at a time
         self._turn = threading.Lock()  # frames leave in the order in which the protocol heard them
         self._sent = time.monotonic()
@@ -88,6 +95,8 @@ class Connection:
 
     def send(self, message: Message) -> None:
         """Send a message, or raise UsageError if it is not this side's turn to."""
+        if isinstance(message, Release):
+            self._look()
         with self._turn:
             self._pass(message)
 
@@ -99,11 +108,11 @@ class Connection:
         """
         start = time.monotonic()
         while True:
-            message = self._next(time.monotonic() - start)
+            early = self._early
+            message = early.popleft() if early else self._next(time.monotonic() - start)
             if isinstance(message, Heartbeat):
                 continue
-            if isinstance(message, Refuse):
-                raise RefusedError(f"{self._name} refused to go on: {message.reason}")
+            self._stop_if_refused(message)
             if isinstance(message, kind):
                 return message
             if isinstance(message, Bye):
@@ -175,12 +184,30 @@ class Connection:
         if waited > limit:
             raise SilenceError(f"{self._name} gave no answer for {limit:g} seconds")
         frame_by = times.greeting if state in _BEFORE_HELLO else times.silence
-        frame = self.line.receive(timeout=min(frame_by, limit))
+        return self._heard(self.line.receive(timeout=min(frame_by, limit)))
+
+    def _heard(self, frame: bytes) -> Message:
+        """Return the message of a frame if it is by the rules."""
         with self.blamed():
             message = decode(frame, limits=self._limits)
             with self._state:
                 self._protocol.receive(message)
         return message
+
+    def _look(self) -> None:
+        """Take what has come already, without waiting; a loss shows at the next turn."""
+        for _ in range(self._looks):
+            try:
+                message = self._heard(self.line.receive(timeout=0))
+            except LostError:
+                return
+            self._stop_if_refused(message)
+            if not isinstance(message, Heartbeat):
+                self._early.append(message)
+
+    def _stop_if_refused(self, message: Message) -> None:
+        if isinstance(message, Refuse):
+            raise RefusedError(f"{self._name} refused to go on: {message.reason}")
 
     def _beat(self) -> None:
         """Send signs of life until the connection is over; the peer's absence is not our news."""

@@ -47,7 +47,7 @@ def greet(connection: Connection, *, name: str, plan: Plan, offer: int) -> int:
     try:
         answer = connection.receive(Hello)
     except RefusedError as error:
-        raise UsageError(f"{error}; the plan here is {plan.to_json()}") from error
+        raise UsageError(f"{error}; the plan here is {plan.described()}") from error
     problem = disagreement(hello, answer)
     if problem is not None:
         raise connection.wrong(problem)
@@ -76,6 +76,7 @@ class FeatureRun:
         waiting: for a label party that is not there.
         log: hears a line about what happens.
         done: hears of every finished step, with the number of all.
+        begin: called before every attempt to connect.
     """
 
     name: str
@@ -88,16 +89,22 @@ class FeatureRun:
     waiting: Waiting
     log: Callable[[str], None]
     done: Callable[[int, int], None]
+    begin: Callable[[], None] = lambda: None
 
     def run(self) -> str:
         """Train to the end, through lost connections and restarts; return how it ended."""
         offer, refusals = None, 0
         while True:
             stop = self.place.position
+            self.begin()
             try:
                 line = self.dial()
                 with Connection(
-                    line, Role.FEATURE, timings=self.timings, narrow=self.plan.wire_bits == 16
+                    line,
+                    Role.FEATURE,
+                    timings=self.timings,
+                    narrow=self.plan.wire_bits == 16,
+                    depth=self.plan.depth,
                 ) as connection:
                     offer = self._converse(connection, offer)
                 if offer is None:
@@ -157,7 +164,7 @@ class FeatureRun:
             self.place.save()
 
         follow(schedule, first=start, features=features, label=RemoteLabel(connection),
-               done=done, evaluate=evaluate, save=save)  # fmt: skip
+               done=done, evaluate=evaluate, save=save, depth=self.plan.depth)  # fmt: skip
         # Answered when every feature party has its last state: until then any may have to go back.
         connection.send(Checkpoint(step=schedule.steps - 1))
         connection.receive(Checkpoint)

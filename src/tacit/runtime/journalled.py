@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -14,7 +15,7 @@ from tacit.runtime.journal import Journal, digest
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.runtime.party import LabelEnd, LabelParty, Rows
 
-__all__ = ["Journalled"]
+__all__ = ["Journalled", "KeptLabel", "charge_again"]
 
 
 @final
@@ -28,8 +29,22 @@ class _Done:
     loss: float | None = None
 
 
+class KeptLabel(LabelEnd, ABC):
+    """A label party whose releases are on record; ``party`` does the work."""
+
+    party: LabelParty
+
+    @abstractmethod
+    def can_repeat(self, step: int) -> bool:
+        """Whether the bytes of a step are still at hand."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Bring the record to disk, so that no checkpoint outlives what was released before it."""
+
+
 @final
-class Journalled(LabelEnd):
+class Journalled(KeptLabel):
     """Writes every release into the journal before it is handed out.
 
     Guarantee: for a step on record, the same embeddings get the same bytes, and other embeddings
@@ -69,7 +84,7 @@ class Journalled(LabelEnd):
         gradients = self.party.step(rows, embeddings)
         sent = _digest([g.values for g in gradients])
         other = held is not None and (held.embedding, held.release) != (seen, sent)
-        self._charge_again(rows, times=self._journal.repeats(step) + other)
+        charge_again(self.party, rows, times=self._journal.repeats(step) + other)
         self._journal.record(step, seen, sent)
         self._done = _Done(step=step, seen=seen, gradients=gradients)
         self._again = False
@@ -98,17 +113,18 @@ class Journalled(LabelEnd):
         plain = _digest(values)
         return hashlib.sha256(self._scope + plain).digest() if self._scope else plain
 
-    def _charge_again(self, rows: Rows, *, times: int) -> None:
-        """Count a step that was allowed again as what it is, so many more releases.
 
-        Those before it count too: a ledger from an earlier checkpoint does not have them.
-        """
-        guard = self.party.guard
-        if guard.ledger is None or guard.last_certificate is None:
-            return
-        for _ in range(times):
-            guard.ledger.charge(self.party.counted(rows), guard.last_certificate,
-                                covered=guard.label_guard is not None)  # fmt: skip
+def charge_again(party: LabelParty, rows: Rows, *, times: int) -> None:
+    """Count a step that was allowed again as what it is, so many more releases.
+
+    Those before it count too: a ledger from an earlier checkpoint does not have them.
+    """
+    guard = party.guard
+    if guard.ledger is None or guard.last_certificate is None:
+        return
+    for _ in range(times):
+        guard.ledger.charge(party.counted(rows), guard.last_certificate,
+                            covered=guard.label_guard is not None)  # fmt: skip
 
 
 def _digest(parts: Sequence[Tensor]) -> bytes:

@@ -13,7 +13,8 @@ from tacit.errors import BudgetError, LostError, PeerError, SilenceError, UsageE
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Bye, Checkpoint
 from tacit.runtime.feature_run import stop_of
-from tacit.runtime.journalled import Journalled
+from tacit.runtime.group import GroupLostError
+from tacit.runtime.journalled import KeptLabel
 from tacit.runtime.matching import Common, Matching, find_common
 from tacit.runtime.place import Place
 from tacit.runtime.plan import Plan
@@ -40,16 +41,18 @@ class LabelRun:
         done: hears of every finished step with its loss, and of the number of all.
         evaluated: told an epoch, its held-out examples and their predictions; returns what the
             feature party may know of it, or None.
+        begin: called before every wait for the feature parties.
     """
 
     reception: Reception
     plan: Plan
     matching: Callable[[], Matching]
-    place: Place[Journalled]
+    place: Place[KeptLabel]
     aligned: Callable[[Common], None]
     log: Callable[[str], None]
     done: Callable[[Step, int], None]
     evaluated: Callable[[int, Tensor, Tensor], str | None]
+    begin: Callable[[], None] = lambda: None
 
     def run(self) -> str:
         """Serve the feature parties to the end of the plan; return how it ended.
@@ -58,9 +61,13 @@ class LabelRun:
         """
         while True:
             try:
+                self.begin()
                 guests = self.reception.gather(finished=self.place.finished())
             except SilenceError:
                 return "finished; not every feature party said goodbye"
+            except GroupLostError as error:
+                self.log(str(error))
+                continue
             try:
                 with ExitStack() as stack:
                     for guest in guests:

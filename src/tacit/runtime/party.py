@@ -7,8 +7,10 @@ parties themselves; at the far end of a network the same interfaces stand for a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import final
+from contextlib import nullcontext
+from typing import Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +19,28 @@ from tacit.errors import InputError, ReleaseError
 from tacit.guard import Guard
 from tacit.nets import Combine, combine
 from tacit.objective import Objective
+from tacit.runtime._frozen import frozen
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.types import Cut
 
-__all__ = ["FeatureEnd", "FeatureParty", "LabelEnd", "LabelParty", "Rows", "adam"]
+__all__ = ["FeatureEnd", "FeatureParty", "LabelEnd", "LabelParty", "Released", "Rows", "adam"]
 
 Rows = Tensor
 """Positions of a batch's examples in the order that both sides share, int64."""
 Source = Callable[[Rows], tuple[Tensor, Tensor]]
 """A party's own columns of some rows: numbers and category codes."""
+
+
+class Released(Protocol):
+    """What a label party hands out of a release."""
+
+    @property
+    def grads(self) -> Tensor:
+        """The protected gradients."""
+
+    @property
+    def step(self) -> int:
+        """The step that they are of."""
 
 
 class FeatureEnd(ABC):
@@ -37,7 +52,7 @@ class FeatureEnd(ABC):
 
     @abstractmethod
     def backward(self, gradient: Gradient) -> None:
-        """Take the released gradient of the last forward and update the bottom model."""
+        """Take the released gradient of the oldest forward and update the bottom model."""
 
     @abstractmethod
     def embed(self, rows: Rows) -> Tensor:
@@ -46,6 +61,9 @@ class FeatureEnd(ABC):
 
 class LabelEnd(ABC):
     """The label party as the training loop sees it."""
+
+    def offer(self, embeddings: Sequence[Embedding]) -> None:  # noqa: B027 - most need nothing
+        """Take notice of embeddings as soon as they exist; their step may come later."""
 
     @abstractmethod
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
@@ -70,33 +88,54 @@ def adam(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.opt
 
 @final
 class FeatureParty(FeatureEnd):
-    """Owns features and the bottom model."""
+    """Owns features and the bottom model.
+
+    With ``depth`` up to that many steps are under way. Each is carried back through the weights
+    that it went forward with, and the current ones are updated.
+    """
 
     def __init__(
-        self, bottom: nn.Module, source: Source, *, optimizer: torch.optim.Optimizer
+        self,
+        bottom: nn.Module,
+        source: Source,
+        *,
+        optimizer: torch.optim.Optimizer,
+        depth: int = 1,
     ) -> None:
         self.bottom = bottom
         self._source = source
         self._optimizer = optimizer
-        self._pending: tuple[int, Tensor] | None = None
+        self._depth = depth
+        self._pending: deque[tuple[int, Tensor]] = deque()
 
     def forward(self, step: int, rows: Rows) -> Embedding:
-        """Run the bottom model and keep its graph for :meth:`backward`."""
-        z = self.bottom(*self._source(rows))
-        self._pending = (step, z)
+        """Run the bottom model and keep its graph for :meth:`backward`.
+
+        A step that is begun again takes the place of the one before, and of all after it.
+        """
+        while self._pending and self._pending[-1][0] >= step:
+            self._pending.pop()
+        if len(self._pending) == self._depth:
+            raise ReleaseError(
+                f"{self._depth} steps may be under way at once and step {step} is one more: step "
+                f"{self._pending[0][0]} must have its gradient first"
+            )
+        with frozen(self.bottom) if self._depth > 1 else nullcontext():
+            z = self.bottom(*self._source(rows))
+        self._pending.append((step, z))
         return Embedding(step=step, values=z.detach())
 
     def backward(self, gradient: Gradient) -> None:
         """Propagate the release through the bottom model and take an optimiser step."""
-        if self._pending is None or self._pending[0] != gradient.step:
+        if not self._pending or self._pending[0][0] != gradient.step:
             raise ReleaseError(f"a gradient for step {gradient.step} came without its embedding")
-        _, z = self._pending
+        _, z = self._pending[0]
         if gradient.values.shape != z.shape or gradient.values.dtype != z.dtype:
             raise InputError(
                 f"a gradient must be {z.dtype} {tuple(z.shape)} like its embedding, "
                 f"got {gradient.values.dtype} {tuple(gradient.values.shape)}"
             )
-        self._pending = None
+        self._pending.popleft()
         self._optimizer.zero_grad(set_to_none=True)
         z.backward(gradient.values)  # type: ignore[no-untyped-call]
         self._optimizer.step()
@@ -114,6 +153,7 @@ class LabelParty(LabelEnd):
 
     With ``early`` the release is returned before the top model's weight gradients are computed, so
     that both sides can work at once; in one process, where they cannot, that only costs time.
+    ``release`` stands in for the guard's where one guard protects what several workers compute.
     """
 
     def __init__(
@@ -127,6 +167,7 @@ class LabelParty(LabelEnd):
         combined_by: Combine = "sum",
         source: Source | None = None,
         early: bool = True,
+        release: Callable[[Cut], Released] | None = None,
     ) -> None:
         self.top = top
         self._early = early
@@ -136,6 +177,7 @@ class LabelParty(LabelEnd):
         self._source = source
         self._optimizer = optimizer
         self._combined_by = combined_by
+        self._release = release
         self._loss: Tensor | None = None
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
@@ -156,7 +198,7 @@ class LabelParty(LabelEnd):
         grads = self._differentiate(loss, cut)
         wanted = "probs" in self.guard.protection.needs
         probs = self.objective.probabilities(outputs.detach()) if wanted else None
-        release = self.guard.release(
+        release = (self._release or self.guard.release)(
             Cut(
                 grads=grads,
                 labels=labels,

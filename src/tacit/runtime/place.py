@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, final
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, final
 
 import torch
 from torch import nn
 
 from tacit.errors import UsageError
-from tacit.runtime.checkpoint import Checkpoints, State
+from tacit.runtime._packing import Models, Optimizers
+from tacit.runtime.checkpoint import Checkpoint, State
 from tacit.runtime.plan import Plan
 from tacit.runtime.schedule import Schedule
 
-__all__ = ["Place", "Works"]
+__all__ = ["Kept", "Place", "Works"]
 
 Party = TypeVar("Party")
 States = Mapping[str, State]
@@ -34,6 +36,38 @@ class Works(Generic[Party]):
     states: Callable[[], dict[str, State]]
 
 
+class Kept(Protocol):
+    """Where states are kept: ``Checkpoints``, or those that several workers share."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """A line for each checkpoint that was left out."""
+
+    def latest(self) -> Checkpoint | None:
+        """Return the newest one."""
+
+    def steps(self) -> list[int]:
+        """Return the steps of all."""
+
+    def at(self, step: int) -> Checkpoint:
+        """Return the one of a step."""
+
+    def save(
+        self,
+        step: int,
+        *,
+        models: Models,
+        optimizers: Optimizers,
+        cursor: Mapping[str, Any],
+        states: States,
+    ) -> object:
+        """Store one."""
+
+
 Build = Callable[[States | None], Works[Party]]
 """Makes a party as it is before the first step, or from the states of a checkpoint."""
 
@@ -48,7 +82,7 @@ class Place(Generic[Party]):
         build: makes the party; called when a step is returned to.
     """
 
-    def __init__(self, checkpoints: Checkpoints, plan: Plan, build: Build[Party]) -> None:
+    def __init__(self, checkpoints: Kept, plan: Plan, build: Build[Party]) -> None:
         self._checkpoints = checkpoints
         self._plan = plan
         self._build = build
@@ -97,9 +131,16 @@ class Place(Generic[Party]):
             self._works = works
         self.position, self._settled = step, True
 
+    def give_up(self) -> None:
+        """Leave what was not saved: from now on only checkpoints are stops."""
+        self._works = None
+
     def reach(self, step: int, *, last: bool) -> None:
-        """Note a finished step; after the last before a checkpoint, only that one is a stop."""
-        self.position, self._settled = step, not last
+        """Note a finished step; after the last before a checkpoint, only that one is a stop.
+
+        Where steps overlap, none in between is a stop: others were begun before it was finished.
+        """
+        self.position, self._settled = step, not last and self._plan.depth == 1
 
     def finished(self) -> bool:
         """Whether nothing is left to do."""

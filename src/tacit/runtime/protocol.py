@@ -1,96 +1,42 @@
 """Who may say what, and when: a table, without any input or output.
 
 Both ends of a connection hold a :class:`Protocol` and tell it what they send and receive. The
-parties take turns: the feature party asks, the label party answers. A step out of turn is an error
-at once, before anything is computed or released. A caller that asks for one has a bug (UsageError);
-a peer that takes one has broken the rules (PeerError).
+parties take turns: the feature party asks, the label party answers. Where the plan lets steps
+overlap, it may ask for a few steps more before the first of them is answered. A step out of turn
+is an error at once, before anything is computed or released. A caller that asks for one has a bug
+(UsageError); a peer that takes one has broken the rules (PeerError).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import final
 
 from torch import Tensor
 
 from tacit.errors import PeerError, UsageError
+from tacit.runtime._protocol_table import AHEAD, REPEATS, TABLE, Role, State, table_as_markdown
 from tacit.runtime.dialogue import (
     Checkpoint,
     Evaluate,
     Heartbeat,
     Hello,
-    Kind,
     Message,
     Predict,
     Release,
     Train,
 )
 
-__all__ = ["REPEATS", "TABLE", "Protocol", "Role", "State", "disagreement", "table_as_markdown"]
-
-
-@final
-class Role(StrEnum):
-    """The two ends of a connection."""
-
-    FEATURE = "feature"
-    LABEL = "label"
-
-
-@final
-class State(StrEnum):
-    """Where a conversation is."""
-
-    START = "start"
-    GREETED = "greeted"  # the feature party has said hello
-    OPEN = "open"  # both have, and they agree
-    ALIGNING = "aligning"
-    READY = "ready"
-    TRAINING = "training"  # a new step is at the label party
-    RESENDING = "resending"  # the last step is there again: the same bytes go back
-    EVALUATING = "evaluating"
-    PREDICTING = "predicting"
-    SAVING = "saving"
-    BROKEN = "broken"  # the peer broke the rules: all that is left is to refuse
-    CLOSED = "closed"
-
-
-Key = tuple[Role, State, Kind]
-
-_DIALOGUE: dict[Key, State] = {
-    (Role.FEATURE, State.START, Kind.HELLO): State.GREETED,
-    (Role.LABEL, State.GREETED, Kind.HELLO): State.OPEN,
-    (Role.FEATURE, State.OPEN, Kind.ALIGN): State.ALIGNING,
-    (Role.LABEL, State.ALIGNING, Kind.ALIGN): State.READY,
-    (Role.FEATURE, State.READY, Kind.ALIGN): State.ALIGNING,
-    (Role.FEATURE, State.READY, Kind.TRAIN): State.TRAINING,
-    (Role.LABEL, State.TRAINING, Kind.RELEASE): State.READY,
-    (Role.LABEL, State.RESENDING, Kind.RELEASE): State.READY,
-    (Role.FEATURE, State.READY, Kind.EVALUATE): State.EVALUATING,
-    (Role.LABEL, State.EVALUATING, Kind.EVALUATE): State.READY,
-    (Role.FEATURE, State.READY, Kind.PREDICT): State.PREDICTING,
-    (Role.LABEL, State.PREDICTING, Kind.PREDICT): State.READY,
-    (Role.FEATURE, State.READY, Kind.CHECKPOINT): State.SAVING,
-    (Role.LABEL, State.SAVING, Kind.CHECKPOINT): State.READY,
-}
-_ASKING = (State.OPEN, State.READY)
-_ANSWERING = (State.ALIGNING, State.TRAINING, State.RESENDING, State.EVALUATING, State.PREDICTING,
-              State.SAVING)  # fmt: skip
-_SIGNALS: dict[Key, State] = {
-    **{(role, state, Kind.HEARTBEAT): state for role in Role for state in _ASKING + _ANSWERING},
-    # The label party may still be waiting for other feature parties.
-    (Role.LABEL, State.GREETED, Kind.HEARTBEAT): State.GREETED,
-    **{(Role.FEATURE, state, Kind.BYE): State.CLOSED for state in _ASKING},
-    **{(Role.LABEL, state, Kind.BYE): State.CLOSED for state in _ANSWERING},
-    **{(role, state, Kind.REFUSE): State.CLOSED for role in Role for state in State
-       if state is not State.CLOSED},
-}  # fmt: skip
-
-TABLE: dict[Key, State] = {**_DIALOGUE, **_SIGNALS}
-"""(who speaks, state, kind of message) -> the state after it. What is not here is refused."""
-REPEATS: dict[Key, State] = {(Role.FEATURE, State.READY, Kind.TRAIN): State.RESENDING}
-"""The same for a message that repeats the last step instead of taking the next one."""
+__all__ = [
+    "AHEAD",
+    "REPEATS",
+    "TABLE",
+    "Protocol",
+    "Role",
+    "State",
+    "disagreement",
+    "table_as_markdown",
+]
 
 
 def disagreement(first: Hello, second: Hello) -> str | None:
@@ -120,6 +66,7 @@ class _Progress:
     next_step: int = 0
     repeatable: frozenset[int] = frozenset()  # the last step taken on this connection, if any
     pending: Message | None = None
+    under_way: tuple[Train, ...] = ()  # steps without their release, oldest first
 
 
 @final
@@ -127,7 +74,7 @@ class Protocol:
     """One end of a connection: says whether a message may be sent or was rightly received.
 
     A refused :meth:`send` changes nothing. A refused :meth:`receive` leaves the state ``BROKEN``,
-    in which only a Refuse can follow.
+    in which only a Refuse can follow. At most ``depth`` steps may be without their release.
 
     >>> protocol = Protocol("feature")
     >>> protocol.send(Hello(versions=(1,), party="clinic", plan_digest="0" * 64))
@@ -135,11 +82,12 @@ class Protocol:
     <State.GREETED: 'greeted'>
     """
 
-    def __init__(self, role: Role | str) -> None:
+    def __init__(self, role: Role | str, *, depth: int = 1) -> None:
         if role not in list(Role):
             raise UsageError(f"a role is one of {', '.join(Role)}, got {role!r}")
         self.role = Role(role)
         self.state = State.START
+        self._depth = depth
         self._progress = _Progress()
 
     @property
@@ -168,17 +116,30 @@ class Protocol:
 
     def _advance(self, speaker: Role, message: Message) -> str | None:
         key = (speaker, self.state, message.kind)
-        if key not in TABLE:
+        ahead = self._depth > 1 and key in AHEAD
+        if key not in TABLE and not ahead:
             return f"{message.kind.name.lower()} is not allowed in state {self.state}"
-        if _is_repeat(self._progress, message) and key in REPEATS:
-            after = REPEATS[key]
-        elif (problem := _problem(self._progress, speaker, message)) is not None:
-            return problem
-        else:
-            after = TABLE[key]
+        repeat = _is_repeat(self._progress, message) and key in REPEATS
+        if not repeat:
+            problem = _problem(self._progress, speaker, message) or self._too_many(message)
+            if problem is not None:
+                return problem
         self._progress = _progressed(self._progress, speaker, message)
-        self.state = after
+        if repeat:
+            self.state = REPEATS[key]
+        else:
+            more = ahead and bool(self._progress.under_way)
+            self.state = AHEAD[key] if more else TABLE[key]
         return None
+
+    def _too_many(self, message: Message) -> str | None:
+        waiting = self._progress.under_way
+        if not isinstance(message, Train) or len(waiting) < self._depth:
+            return None
+        return (
+            f"the plan lets {self._depth} steps be under way and step {message.step} is one more: "
+            f"step {waiting[0].step} must have its release first"
+        )
 
 
 def _is_repeat(progress: _Progress, message: Message) -> bool:
@@ -193,7 +154,7 @@ def _problem(progress: _Progress, speaker: Role, message: Message) -> str | None
         case Train():
             return _step_problem(message.step, progress.next_step)
         case Release():
-            return _release_problem(progress.pending, message)
+            return _release_problem(progress.under_way, message)
         case Evaluate() | Predict():
             return _part_problem(progress.pending, speaker, message)
         case Checkpoint():
@@ -211,8 +172,8 @@ def _step_problem(step: int, wanted: int) -> str | None:
     return f"steps go up by one and step {step} {kind} step {wanted}: start again from there"
 
 
-def _release_problem(asked: Message | None, message: Release) -> str | None:
-    assert isinstance(asked, Train)  # noqa: S101 - the table lets a release follow nothing else
+def _release_problem(under_way: tuple[Train, ...], message: Release) -> str | None:
+    asked = under_way[0]  # there is one: the table lets a release follow nothing else
     if message.step != asked.step:
         return f"the gradient must be of step {asked.step}, got step {message.step}"
     given, wanted = message.gradient.values, asked.embedding.values
@@ -246,10 +207,14 @@ def _progressed(progress: _Progress, speaker: Role, message: Message) -> _Progre
             assert progress.hello is not None  # noqa: S101 - the case above
             return _agreed(progress.hello, message)
         case Train() if message.step == progress.next_step:
-            step = message.step
+            step, waiting = message.step, (*progress.under_way, message)
             return replace(
-                progress, next_step=step + 1, repeatable=frozenset({step}), pending=message
+                progress, next_step=step + 1, repeatable=frozenset({step}), under_way=waiting
             )
+        case Train():
+            return replace(progress, under_way=(message,))
+        case Release():
+            return replace(progress, under_way=progress.under_way[1:])
         case Heartbeat():
             return progress
         case _:
@@ -261,16 +226,3 @@ def _agreed(first: Hello, second: Hello) -> _Progress:
     points = [-1 if h.resume_point is None else h.resume_point for h in (first, second)]
     version = max(set(first.versions) & set(second.versions))
     return _Progress(hello=first, version=version, next_step=min(points) + 1)
-
-
-def table_as_markdown() -> str:
-    """Return the table for people to read: one line per state, speaker and kind of message."""
-    lines = ["| state | speaker | message | state after |", "|---|---|---|---|"]
-    for state in State:
-        for role in Role:
-            for kind in Kind:
-                name = kind.name.capitalize()
-                for table, remark in ((TABLE, ""), (REPEATS, ", the last step again")):
-                    if (after := table.get((role, state, kind))) is not None:
-                        lines.append(f"| {state} | {role} | {name}{remark} | {after} |")
-    return "\n".join(lines) + "\n"

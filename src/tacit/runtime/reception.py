@@ -11,6 +11,7 @@ from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.dialogue import Hello
 from tacit.runtime.feature_run import point, stop_of
 from tacit.runtime.frames import VERSION
+from tacit.runtime.group import GroupLostError
 from tacit.runtime.line import Line
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role, disagreement
@@ -48,7 +49,7 @@ def answer_hello(
     )
     problem = disagreement(theirs, ours)
     if problem is not None:
-        raise connection.wrong(f"{problem}; the plan of {name} is {plan.to_json()}")
+        raise connection.wrong(f"{problem}; the plan of {name} is {plan.described()}")
     return ours
 
 
@@ -93,6 +94,9 @@ class Reception:
         while len(guests) < len(self.peers):
             try:
                 line = self.listener.accept(timeout=GOODBYE if finished else self.waiting.left())
+            except GroupLostError:
+                _close(guests.values())
+                raise
             except SilenceError:
                 if finished:
                     _close(guests.values())
@@ -109,7 +113,9 @@ class Reception:
     def _hear(self, line: Line) -> Guest | None:
         """Return who has come, if it says hello and is one of those that are waited for."""
         narrow = self.plan.wire_bits == 16
-        connection = Connection(line, Role.LABEL, timings=self.timings, narrow=narrow)
+        connection = Connection(
+            line, Role.LABEL, timings=self.timings, narrow=narrow, depth=self.plan.depth
+        )
         try:
             hello = hear_hello(connection)
             self.answer(connection, hello, stop_of(hello))

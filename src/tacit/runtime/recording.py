@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import final
@@ -35,7 +36,7 @@ class Recorded(FeatureEnd):
     ) -> None:
         self._party = party
         self._tape = tape
-        self._sent: tuple[Rows, Embedding] | None = None
+        self._sent: deque[tuple[Rows, Embedding]] = deque()
         self._layers: dict[str, Tensor] = {}
         for name, layer in [] if layers is None else layer_outputs(layers):
             layer.register_forward_hook(self._watch(name))
@@ -43,14 +44,16 @@ class Recorded(FeatureEnd):
     def forward(self, step: int, rows: Rows) -> Embedding:
         """Pass the request on and keep the embedding until its gradient comes."""
         embedding = self._party.forward(step, rows)
-        self._sent = (rows, embedding)
+        while self._sent and self._sent[-1][1].step >= step:  # begun again
+            self._sent.pop()
+        self._sent.append((rows, embedding))
         return embedding
 
     def backward(self, gradient: Gradient) -> None:
         """Pass the release on, then write the step."""
-        if self._sent is None:
+        if not self._sent:
             raise ReleaseError(f"a gradient for step {gradient.step} came without its embedding")
-        (rows, embedding), self._sent = self._sent, None
+        rows, embedding = self._sent.popleft()
         self._layers.clear()
         self._party.backward(gradient)
         self._tape.append(

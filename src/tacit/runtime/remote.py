@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import final
 
 import torch
@@ -39,10 +40,17 @@ class RemoteLabel(LabelEnd):
         self._part = 0
         self.note: str | None = None
 
-    def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:  # noqa: ARG002
-        """Send the embeddings and wait for their release."""
+    def offer(self, embeddings: Sequence[Embedding]) -> None:
+        """Send the embeddings; releases of earlier ones may still be due.
+
+        Where the line is gone, what came before its end says more: a goodbye, for one.
+        """
         (embedding,) = embeddings
-        self._connection.send(Train(embedding))
+        with suppress(LostError):
+            self._connection.send(Train(embedding))
+
+    def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:  # noqa: ARG002
+        """Wait for the release of embeddings that were sent."""
         return [self._connection.receive(Release).gradient]
 
     def update(self) -> float:

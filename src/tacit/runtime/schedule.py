@@ -71,6 +71,11 @@ class Schedule:
                 f"{count} common examples leave {len(rows)} to train on, fewer than one batch of "
                 f"{plan.batch_size}: take a smaller batch_size on both sides"
             )
+        if 0 < len(held_out) < plan.workers:
+            raise InputError(
+                f"{len(held_out)} held-out examples are fewer than {plan.workers} workers: take a "
+                "larger test_percent, or 0"
+            )
         return cls(plan, rows, held_out)
 
     @property
@@ -85,8 +90,9 @@ class Schedule:
 
     @property
     def test_rows(self) -> Rows:
-        """The examples that are held out."""
-        return torch.from_numpy(self.test)
+        """The examples that are held out; of several workers, each has a part of them."""
+        parts = np.array_split(self.test, self.plan.workers)
+        return torch.from_numpy(parts[self.plan.worker])
 
     @property
     def piece(self) -> int:
@@ -112,10 +118,16 @@ class Schedule:
             yield Part(
                 epoch=epoch,
                 first=at,
-                batches=[torch.from_numpy(rows) for rows in batches[offset : stop - start]],
+                batches=[self._share(rows) for rows in batches[offset : stop - start]],
                 ends_epoch=stop == start + self.per_epoch,
             )
             at = stop
+
+    def _share(self, rows: Indices) -> Rows:
+        """Return this worker's share of a batch: equal ones, in the order of the batch."""
+        size = len(rows) // self.plan.workers
+        first = size * self.plan.worker
+        return torch.from_numpy(rows[first : first + size])
 
 
 def follow(
@@ -127,13 +139,17 @@ def follow(
     done: Callable[[Step, bool], None],
     evaluate: Callable[[int], None],
     save: Callable[[int], None],
+    depth: int = 1,
 ) -> None:
     """Do what is left to do, the same on both sides.
 
-    ``done`` hears of every step, and whether it is the last before a checkpoint.
+    ``done`` hears of every step, and whether it is the last before a checkpoint. With ``depth``
+    the bottom models are so many steps ahead; a part ends with no step under way. The label party
+    alone takes its steps one by one, whatever the plan's depth.
     """
     for part in schedule.parts(first=first):
-        for step in train(part.batches, features=features, label=label, first=part.first):
+        steps = train(part.batches, features=features, label=label, first=part.first, depth=depth)
+        for step in steps:
             done(step, step.step + 1 == part.stop)
         if part.ends_epoch and len(schedule.test):
             evaluate(part.epoch)

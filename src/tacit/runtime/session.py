@@ -5,6 +5,7 @@ It runs the same whether its ends are parties in this process or connections to 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -12,6 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from tacit.runtime.messages import Embedding
 from tacit.runtime.party import FeatureEnd, LabelEnd, Rows
 
 __all__ = ["Step", "predict", "train"]
@@ -32,18 +34,37 @@ def train(
     features: Sequence[FeatureEnd],
     label: LabelEnd,
     first: int = 0,
+    depth: int = 1,
 ) -> Iterator[Step]:
     """Train on batches in order and yield every finished step.
 
     Gradients are handed out before the label party updates its own weights, so that both sides
     can work at the same time where they are apart.
+
+    With ``depth`` d the embeddings of step t come from the weights after the backward of step
+    t - d, whenever that is done: what is computed does not depend on who is faster. So d steps are
+    under way at once, but for the first d - 1 after a break and the last ones before it. Where the
+    batches end nothing is under way.
     """
+    under_way: deque[tuple[Rows, list[Embedding]]] = deque()
     for step, rows in enumerate(batches, start=first):
         embeddings = [party.forward(step, rows) for party in features]
-        gradients = label.step(rows, embeddings)
-        for party, gradient in zip(features, gradients, strict=True):
-            party.backward(gradient)
-        yield Step(step=step, loss=label.update())
+        label.offer(embeddings)
+        under_way.append((rows, embeddings))
+        if len(under_way) == depth:
+            yield _finish(*under_way.popleft(), features=features, label=label)
+    while under_way:
+        yield _finish(*under_way.popleft(), features=features, label=label)
+
+
+def _finish(
+    rows: Rows, embeddings: list[Embedding], *, features: Sequence[FeatureEnd], label: LabelEnd
+) -> Step:
+    """Take a step whose embeddings are there: release, backward, update."""
+    gradients = label.step(rows, embeddings)
+    for party, gradient in zip(features, gradients, strict=True):
+        party.backward(gradient)
+    return Step(step=embeddings[0].step, loss=label.update())
 
 
 def predict(

@@ -30,6 +30,7 @@ from tacit.runtime.state_folder import StateFolder
 from tacit.runtime.waiting import Waiting
 from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.party_config import PartyConfig
+from tacit.study.together import team_of
 
 __all__ = [
     "ENCODING",
@@ -60,13 +61,13 @@ def identity_of(config: PartyConfig) -> Identity:
 
 def dialler(config: PartyConfig) -> Callable[[], Line]:
     """Return what opens a line to the label party."""
-    return partial(dial, config.address, identity=identity_of(config), peer=config.peers[0],
+    return partial(dial, config.endpoint, identity=identity_of(config), peer=config.peers[0],
                    limits=Limits(), timeout=CONNECTING)  # fmt: skip
 
 
 def waiting_for(config: PartyConfig, log: Log) -> Waiting:
     """Return the wait for the other party, as long as the configuration allows."""
-    where = f" at {config.address}" if config.role == "feature" else ""
+    where = f" at {config.endpoint}" if config.role == "feature" else ""
     return Waiting(f"{' and '.join(config.peers)}{where}", limit=config.wait, log=log)
 
 
@@ -129,7 +130,13 @@ class FeatureCompany:
         self._common: Common | None = None
         self.tape: TapeWriter | None = None
         encoding_of(folder, self.table)
-        self.place: Place[FeatureEnd] = Place(checkpoints_of(config), self.plan, self._build)
+        self.team = team_of(config, self.table, log)
+        kept = self.team.checkpoints(checkpoints_of(config))
+        self.place: Place[FeatureEnd] = Place(kept, self.plan, self._build)
+
+    def close(self) -> None:
+        """Let the other workers go."""
+        self.team.close()
 
     def run(self, done: Callable[[int, int], None]) -> dict[str, Any]:
         """Train to the end; return what a feature party knows of it."""
@@ -140,17 +147,19 @@ class FeatureCompany:
             matching=self._matching,
             place=self.place,
             aligned=self._aligned,
-            dial=dialler(config),
+            dial=self.team.dialling(dialler(config)),
             timings=Timings(),
             waiting=waiting_for(config, self._log),
             log=self._log,
             done=done,
+            begin=partial(self.team.begin, self.place),
         ).run()  # fmt: skip
         if self.tape is not None:
             self.tape.close()
         results = {
             "party": config.name,
             "role": config.role,
+            **({} if config.worker is None else {"worker": config.worker}),
             "ended": ended,
             "steps": self.place.position or self.place.stops()[-1],
             "common": None if self._common is None else len(self._common),
@@ -160,19 +169,23 @@ class FeatureCompany:
         return results
 
     def _matching(self) -> Matching:
-        return matching_of(self.config, self.folder, self.table, self._log)
+        return self.team.matching(
+            lambda: matching_of(self.config, self.folder, self.table, self._log)
+        )
 
     def _aligned(self, common: Common) -> None:
         self._common = common
         keep_matching(self.folder, self.table, common)
+        self.team.aligned(common)
 
-    def _build(self, _states: States | None) -> Works[FeatureEnd]:
+    def _build(self, states: States | None) -> Works[FeatureEnd]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
         config = self.config
         bottom = bottom_of(config, self.table)
         optimizer = adam(bottom, config.lr, weight_decay=config.weight_decay)
+        self.team.tie(bottom, optimizer, new=states is None, mean=False)
         source = self.table.source(self._common.order)
-        party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer)
+        party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer, depth=config.depth)
         if config.record:
             party = Recorded(party, self._next_tape())
         return Works(

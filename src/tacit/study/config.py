@@ -31,6 +31,7 @@ class TrainConfig(BaseModel):
     objective: str | None = None
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=1024, ge=2)
+    depth: int = Field(default=1, ge=1, le=4)
     lr: float = Field(default=1e-4, gt=0)
     weight_decay: float = Field(default=0.0, ge=0, lt=1)
     bins: int | None = Field(default=None, ge=2, le=256)

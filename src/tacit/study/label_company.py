@@ -4,84 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tacit import data, nets, objective
+from tacit import data, objective
 from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.measure import Ledger
 from tacit.rng import Key
 from tacit.runtime.checkpoint import State
-from tacit.runtime.connection import Timings
-from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.journal import Journal
-from tacit.runtime.journalled import Journalled
+from tacit.runtime.journalled import KeptLabel
 from tacit.runtime.label_run import LabelRun
 from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
-from tacit.runtime.reception import Accepts, Reception
 from tacit.runtime.schedule import Schedule
 from tacit.runtime.session import Step
 from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
-from tacit.study.columns import Source
 from tacit.study.company import (
     Log,
     checkpoints_of,
     encoding_of,
-    identity_of,
     run_name,
-    waiting_for,
 )
 from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.label_measures import LabelMeasures
+from tacit.study.label_parts import own_source, reception_of, top_of
 from tacit.study.party_config import PartyConfig
+from tacit.study.together import team_of
 from tacit.types import Cut, Release
 
-__all__ = ["LabelCompany", "listen", "own_source", "reception_of", "top_of"]
+__all__ = ["LabelCompany"]
 
 NOISE_KEY = "noise.key"
-
-
-def listen(config: PartyConfig, log: Log) -> Listener:
-    """Open the address that feature parties connect to."""
-    return Listener(config.address, identity=identity_of(config), peers=config.peers,
-                    limits=Limits(), log=log)  # fmt: skip
-
-
-def reception_of(config: PartyConfig, plan: Plan, listener: Accepts, log: Log) -> Reception:
-    """Return where the feature parties come in."""
-    return Reception(
-        name=config.name,
-        plan=plan,
-        peers=config.peers,
-        listener=listener,
-        timings=Timings(),
-        waiting=waiting_for(config, log),
-        log=log,
-    )
-
-
-def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Module:
-    """Return the label party's part of the model as it is before the first step."""
-    assert table.classes is not None  # noqa: S101 - a label party's table has classes
-    numeric, cardinalities = table.inputs
-    own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None
-    model, classes = nets.get(config.model), table.classes
-    each = model.cut_width(cut=config.cut, classes=classes)
-    width = nets.combined_width([each] * len(config.peers), config.combine)
-    return model.top(width, own=own, cut=config.cut, classes=classes, seed=seed)
-
-
-def own_source(table: data.PartyTable, common: Common) -> Source | None:
-    """Return the way to the label party's own columns, None where it has none."""
-    return table.source(common.order) if any(table.inputs) else None
 
 
 @final
@@ -108,14 +70,16 @@ class LabelCompany:
         self.journal = Journal.open(
             folder.path / "journal", run=run_name(config), sync=config.journal_sync
         )
-        self.place: Place[Journalled] = Place(checkpoints_of(config), self.plan, self._build)
+        self.team = team_of(config, self.table, log)
+        kept = self.team.checkpoints(checkpoints_of(config))
+        self.place: Place[KeptLabel] = Place(kept, self.plan, self._build)
         self._check_journal()
 
     def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
         """Serve the feature party to the end; return what was measured."""
         config = self.config
         ended = LabelRun(
-            reception=reception_of(config, self.plan, listener, self._log),
+            reception=reception_of(config, self.plan, self.team.accepting(listener), self._log),
             plan=self.plan,
             matching=self._matching,
             place=self.place,
@@ -123,6 +87,7 @@ class LabelCompany:
             log=self._log,
             done=done,
             evaluated=self._evaluated,
+            begin=partial(self.team.begin, self.place),
         ).run()
         results = self._results(ended)
         if config.write_truth:
@@ -131,7 +96,8 @@ class LabelCompany:
         return results
 
     def close(self) -> None:
-        """Let another process have the journal."""
+        """Let another process have the journal, and the other workers go."""
+        self.team.close()
         self.journal.close()
 
     def _secret(self) -> bytes:
@@ -156,13 +122,16 @@ class LabelCompany:
                       "never finished were cut off; nothing was sent for it")  # fmt: skip
 
     def _matching(self) -> Matching:
-        return matching_of(self.config, self.folder, self.table, self._log)
+        return self.team.matching(
+            lambda: matching_of(self.config, self.folder, self.table, self._log)
+        )
 
     def _aligned(self, common: Common) -> None:
         self._common = common
         keep_matching(self.folder, self.table, common)
+        self.team.aligned(common)
 
-    def _build(self, states: States | None) -> Works[Journalled]:
+    def _build(self, states: States | None) -> Works[KeptLabel]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
         config, common = self.config, self._common
         assert self.table.labels is not None  # noqa: S101 - a label party's table has labels
@@ -173,11 +142,12 @@ class LabelCompany:
             self._load(guard, states)
         labels = truth
         if config.labels is not None:
-            labels = randomized = guard.labels(common.ids, truth)
-            self.measures.number(randomized.numbers)
+            labels = self.team.targets(lambda: self._randomized(guard, truth))
         seed = int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1
         top = top_of(config, self.table, seed=seed)
         optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
+        self.team.tie(top, optimizer, new=states is None, mean=True)
+        release, end = self.team.releasing(labels, self.journal, scope=bytes.fromhex(common.digest))
         party = LabelParty(
             top,
             labels,
@@ -186,13 +156,20 @@ class LabelCompany:
             optimizer=optimizer,
             combined_by=config.combine,
             source=own_source(self.table, common),
+            release=release,
         )
         return Works(
-            party=Journalled(party, self.journal, scope=bytes.fromhex(common.digest)),
+            party=end(party),
             models={"top": top},
             optimizers={"top": optimizer},
             states=lambda: _states(guard) | self.measures.states(),
         )
+
+    def _randomized(self, guard: Guard, truth: Tensor) -> Tensor:
+        assert self._common is not None  # noqa: S101 - the run aligns before it builds
+        labels = guard.labels(self._common.ids, truth)
+        self.measures.number(labels.numbers)
+        return labels
 
     def _guard(self, watch: Callable[[Cut, Release], None]) -> Guard:
         config = self.config
@@ -233,6 +210,7 @@ class LabelCompany:
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> str | None:
         """Keep the measures of an epoch; return what the feature party may know of them."""
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
+        rows, probs = self.team.whole(rows, probs) or (rows, probs)
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
         line = self.measures.evaluated(epoch, probs, truth)
         self._log(f"epoch {epoch + 1}: {line}")

@@ -37,10 +37,9 @@ class LabelMeasures:
     def __init__(self, config: PartyConfig, folder: StateFolder, *, classes: int) -> None:
         self._config = config
         self._folder = folder
-        self._watched = classes == 2 and bool(config.attacks)
-        self._monitor = (
-            LeakMonitor(config.attacks, every=config.monitor_every) if self._watched else None
-        )
+        self._watched = bool(config.attacks)
+        watch = {"every": config.monitor_every, "classes": classes}
+        self._monitor = LeakMonitor(config.attacks, **watch) if self._watched else None
         self._memory: MemoryMonitor | None = None
         self._claims = Claims()
         self._numbers: tuple[Indices, Indices] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import final
@@ -35,7 +36,7 @@ class LayerMonitor:
         attacks: tuple[str, ...] = ("norm", "cosine"),
         every: int = 1,
     ) -> None:
-        self._outputs: dict[str, Tensor] = {}
+        self._outputs: deque[dict[str, Tensor]] = deque()  # of steps under way, oldest first
         self._every = every
         self._seen = 0
         self.monitors: dict[str, LeakMonitor] = {}
@@ -46,18 +47,22 @@ class LayerMonitor:
 
     def _keep(self, name: str) -> Callable[[nn.Module, object, Tensor], None]:
         def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-            if output.requires_grad:
-                self._outputs[name] = output
+            if not output.requires_grad:
+                return
+            if not self._outputs or name in self._outputs[-1]:
+                self._outputs.append({})
+            self._outputs[-1][name] = output
 
         return hook
 
     def __call__(self, cut: Cut, release: Release) -> None:
         """Carry both the clean and the released gradient back to every layer, and attack there."""
         self._seen += 1
+        step = self._outputs.popleft() if self._outputs else {}
         if (self._seen - 1) % self._every or self._last is None:
             return
-        names, outputs = list(self._outputs), list(self._outputs.values())
-        end = self._outputs[self._last]
+        names, outputs = list(step), list(step.values())
+        end = step[self._last]
         clean, released = (
             torch.autograd.grad(end, outputs, grads.reshape(end.shape), retain_graph=True)
             for grads in (cut.grads, release.grads)

@@ -55,6 +55,7 @@ def results_of(
         "budget": config.budget,
         "objective": str(trial.objective),
         "epochs": config.epochs,
+        "depth": config.depth,
         "seed": config.seed,
         "steps": steps,
         "train": {"loss": history[-1]["loss"] if history else None},

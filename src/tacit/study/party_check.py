@@ -36,8 +36,8 @@ def check_party(config: PartyConfig) -> dict[str, Any]:
 
 
 def _ask(config: PartyConfig, plan: Plan) -> None:
-    line = dial(config.address, identity=identity_of(config), peer=config.peers[0], limits=Limits(),
-                timeout=LIMIT)  # fmt: skip
+    line = dial(config.endpoint, identity=identity_of(config), peer=config.peers[0],
+                limits=Limits(), timeout=LIMIT)  # fmt: skip
     with Connection(line, Role.FEATURE, timings=_TIMINGS) as connection:
         greet(connection, name=config.name, plan=plan, offer=0)
         connection.send(Bye())
@@ -45,7 +45,7 @@ def _ask(config: PartyConfig, plan: Plan) -> None:
 
 def _wait(config: PartyConfig, plan: Plan) -> None:
     complaints: list[str] = []
-    with closing(Listener(config.address, identity=identity_of(config), peers=config.peers,
+    with closing(Listener(config.endpoint, identity=identity_of(config), peers=config.peers,
                           limits=Limits(), log=complaints.append)) as listener:  # fmt: skip
         try:
             line = listener.accept(timeout=LIMIT)
@@ -53,7 +53,7 @@ def _wait(config: PartyConfig, plan: Plan) -> None:
             why = f" ({'; '.join(complaints)})" if complaints else ""
             who = " or ".join(config.peers)
             raise LostError(
-                f"{who} did not connect to {config.address} within {LIMIT:g} seconds{why}: start "
+                f"{who} did not connect to {config.endpoint} within {LIMIT:g} seconds{why}: start "
                 " tacit party there, and see that it can reach this address"
             ) from None
         with Connection(line, Role.LABEL, timings=_TIMINGS) as connection:

@@ -30,7 +30,7 @@ class PartyConfig(BaseModel):
     role: Literal["feature", "label"]
     name: str
     peer: str | tuple[str, ...]
-    address: str
+    address: str | tuple[str, ...]
     data: Path
     state: Path
     keys: Path | None = None
@@ -41,8 +41,10 @@ class PartyConfig(BaseModel):
     cut: int | None = Field(default=None, ge=1)
     lr: float = Field(default=1e-4, gt=0)
     weight_decay: float = Field(default=0.0, ge=0, lt=1)
-    threads: int = Field(default=1, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     wait: float = Field(default=600, gt=0)
+    worker: int | None = Field(default=None, ge=0)
+    group: str | None = None
 
     # Both sides.
     epochs: int = Field(default=5, ge=1)
@@ -51,7 +53,9 @@ class PartyConfig(BaseModel):
     matching: Literal["private", "clear"] = "private"
     test_percent: int = Field(default=10, ge=0, le=90)
     save_every: int = Field(default=200, ge=1)
+    depth: int = Field(default=1, ge=1, le=4)
     wire: Literal["float32", "bfloat16"] = "float32"
+    workers: int = Field(default=1, ge=1, le=64)
 
     # The feature party alone.
     classes: int = Field(default=2, ge=2)
@@ -107,6 +111,7 @@ class PartyConfig(BaseModel):
             raise ValueError('protect is missing: write protect = "marvell(s=4)", or "none" to '
                              "send gradients as they are")  # fmt: skip
         self._check_peers()
+        self._check_workers()
         if (self.keys is None) == (self.certificate is None or self.key is None or self.ca is None):
             raise ValueError("give keys, a folder of tacit keys, or certificate, key and ca")
         return self
@@ -120,6 +125,37 @@ class PartyConfig(BaseModel):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"{name} is there twice in name and peer: parties have own names")
+
+    def _check_workers(self) -> None:
+        if self.worker is not None and self.worker >= self.workers:
+            raise ValueError(f"worker must be a number from 0 to {self.workers - 1}, because "
+                             f"workers = {self.workers}: got {self.worker}")  # fmt: skip
+        if self.workers > 1 < self.depth:
+            raise ValueError(f"steps of several workers do not overlap: set depth = 1 for "
+                             f"workers = {self.workers}, got {self.depth}")  # fmt: skip
+        if self.batch_size % self.workers:
+            raise ValueError(f"workers must divide batch_size: {self.workers} workers cannot share "
+                             f"batches of {self.batch_size} equally")  # fmt: skip
+        if self.workers > 1 and self.group is None:
+            raise ValueError('group is missing: write group = "127.0.0.1:7790", an address of '
+                             "worker 0 that only this party's own machines can reach")  # fmt: skip
+        if not isinstance(self.address, str) and len(self.address) != self.workers:
+            raise ValueError(f"address must be one, or one for each of {self.workers} workers, got "
+                             f"{len(self.address)}")  # fmt: skip
+
+    @property
+    def endpoint(self) -> str:
+        """Where this worker of the label party listens; of one address, the ports count up."""
+        worker = self.worker or 0
+        if not isinstance(self.address, str):
+            return self.address[worker]
+        host, _, port = self.address.rpartition(":")
+        return f"{host}:{int(port) + worker}" if worker and port.isdigit() else self.address
+
+    @property
+    def own_state(self) -> Path:
+        """The folder of this process: the party's state, or within it that of a later worker."""
+        return self.state / f"worker-{self.worker}" if self.worker else self.state
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -141,14 +177,22 @@ class PartyConfig(BaseModel):
             matching=self.matching,
             test_percent=self.test_percent,
             save_every=self.save_every,
+            depth=self.depth,
             wire_bits=32 if self.wire == "float32" else 16,
+            workers=self.workers if purpose == "train" else 1,
+            worker=(self.worker or 0) if purpose == "train" else 0,
         )
 
 
-def read_party_config(path: Path) -> PartyConfig:
-    """Return the configuration of a TOML file; its paths are relative to the file's folder."""
+def read_party_config(path: Path, *, worker: int | None = None) -> PartyConfig:
+    """Return the configuration of a TOML file; its paths are relative to the file's folder.
+
+    ``worker`` is the number of this process where the party has several.
+    """
     values = read_toml(path, source=f"CONFIG {path}")
     for name in _PATHS:
         if isinstance(values.get(name), str):
             values[name] = path.parent / values[name]
+    if worker is not None:
+        values["worker"] = worker
     return checked(PartyConfig, values, source=str(path))

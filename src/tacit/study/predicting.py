@@ -31,7 +31,7 @@ from tacit.runtime.schedule import piece_of
 from tacit.runtime.session import predict
 from tacit.runtime.state_folder import StateFolder, write_whole
 from tacit.study.company import ENCODING, Log, bottom_of, checkpoints_of, dialler, waiting_for
-from tacit.study.label_company import listen, own_source, reception_of, top_of
+from tacit.study.label_parts import listen, own_source, reception_of, top_of
 from tacit.study.outcome import utility
 from tacit.study.party_config import PartyConfig
 

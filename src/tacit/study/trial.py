@@ -76,9 +76,9 @@ class Trial:
             )
         train_rows, self.test_rows = data.split(self.table, seed=config.seed)
         self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
-        watched = self._binary and config.attacks
-        self.monitor = LeakMonitor(config.attacks, every=config.monitor_every) if watched else None
-        self.memory = MemoryMonitor(every=config.monitor_every) if watched else None
+        watch = {"every": config.monitor_every, "classes": self.table.classes}
+        self.monitor = LeakMonitor(config.attacks, **watch) if config.attacks else None
+        self.memory = MemoryMonitor(every=config.monitor_every) if config.attacks else None
         self.claims = Claims()
         self.selection: Selection | None = None
         self.features, self.label, self.layers = self._parties()
@@ -116,7 +116,9 @@ class Trial:
             seed=config.seed,
         )
         features = [
-            FeatureParty(bottom, reader.source(part), optimizer=self._optimizer(bottom))
+            FeatureParty(
+                bottom, reader.source(part), optimizer=self._optimizer(bottom), depth=config.depth
+            )
             for bottom, part in zip(model.bottoms, columns, strict=True)
         ]
         layers = self._layer_monitors(features)
@@ -228,12 +230,12 @@ class _Run:
     def _train(self, number: int, batches: list[Indices]) -> None:
         trial = self.trial
         places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
-        first = len(self.losses)
-        for done in train(places, features=trial.ends, label=trial.label, first=first):
+        steps = train(places, features=trial.ends, label=trial.label, first=len(self.losses),
+                      depth=trial.config.depth)  # fmt: skip
+        for done in steps:
             self.losses.append(done.loss)
-            self._report(
-                number, done.loss, note=self._forecast() if len(self.losses) == 1 else None
-            )
+            first = len(self.losses) == 1
+            self._report(number, done.loss, note=self._forecast() if first else None)
 
     def _forecast(self) -> str | None:
         """Return what a run with a budget will have released at its end, by its first release."""

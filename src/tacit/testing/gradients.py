@@ -1,4 +1,4 @@
-"""Synthetic cuts that look like a trained model's: few directions, two classes, one imbalance."""
+"""Synthetic cuts that look like a trained model's: few directions, two classes or more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from tacit.types import Cut
 
-__all__ = ["low_rank_cut"]
+__all__ = ["low_rank_cut", "many_class_cut"]
 
 
 def low_rank_cut(
@@ -41,3 +41,31 @@ def low_rank_cut(
     mix[:, 0] += 1.0
     grads = (probs - labels).unsqueeze(1) * (mix @ basis)
     return Cut(grads=grads.to(dtype), labels=labels, probs=probs)
+
+
+def many_class_cut(
+    batch: int = 1024,
+    width: int = 128,
+    *,
+    classes: int = 10,
+    directions: int = 4,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Cut:
+    """Return gradients ``(p - e_y) W`` with a few small directions besides, for many classes.
+
+    Classes are as frequent as the batch allows; ``p`` leans towards the true class.
+
+    >>> cut = many_class_cut(9, 5, classes=3)
+    >>> cut.grads.shape, torch.bincount(cut.labels).tolist()
+    (torch.Size([9, 5]), [3, 3, 3])
+    """
+    rng = torch.Generator().manual_seed(seed)
+    labels = (torch.arange(batch) % classes)[torch.randperm(batch, generator=rng)]
+    truth = torch.nn.functional.one_hot(labels, classes).float()
+    probs = torch.softmax(torch.randn(batch, classes, generator=rng) + truth, dim=1)
+    top = torch.randn(classes, width, generator=rng) / width**0.5
+    basis = torch.randn(directions, width, generator=rng) / width**0.5
+    mix = torch.randn(batch, directions, generator=rng) * 0.1
+    grads = (probs - truth) @ top + mix @ basis
+    return Cut(grads=grads.to(dtype), labels=labels)

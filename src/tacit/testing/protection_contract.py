@@ -18,7 +18,7 @@ from tacit.protect import get as get_protection
 from tacit.protect.base import Batch, draw
 from tacit.protect.parts import Isotropic, Part, Shaped
 from tacit.rng import Key
-from tacit.testing.gradients import low_rank_cut
+from tacit.testing.gradients import low_rank_cut, many_class_cut
 from tacit.types import Cut
 
 __all__ = ["ProtectionContract"]
@@ -31,13 +31,15 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 class ProtectionContract:
     """Checks a protection through the guard, as users meet it, and its noise by its moments.
 
-    Every ``check_*`` method raises ``AssertionError`` with a reason; ``check_all`` runs them all.
+    With ``classes`` above 2, by batches of so many. Every ``check_*`` method raises
+    ``AssertionError`` with a reason; ``check_all`` runs them all.
 
     >>> ProtectionContract("iso(t=1)").check_all()
     """
 
-    def __init__(self, spec: str | Protection[Any]) -> None:
+    def __init__(self, spec: str | Protection[Any], *, classes: int = 2) -> None:
         self.protection: Chain = get_protection(spec)
+        self.classes = classes
 
     def check_all(self) -> None:
         """Run every check."""
@@ -57,7 +59,7 @@ class ProtectionContract:
         """Any trailing shape, any float type, d = 1: the release has the form of the input."""
         for dtype in _DTYPES:
             for shape in ((64, 12), (64, 2, 3, 2), (64, 1), (64,)):
-                cut = low_rank_cut(64, math.prod(shape[1:]), dtype=dtype)
+                cut = self._cut(64, math.prod(shape[1:]), dtype=dtype)
                 cut = replace(cut, grads=cut.grads.reshape(shape))
                 grads = self._release(cut)
                 assert grads.shape == cut.grads.shape, f"shape {grads.shape}, not {shape}"
@@ -66,14 +68,14 @@ class ProtectionContract:
 
     def check_trailing_shape_is_a_row(self) -> None:
         """Trailing dimensions are one row: flattening first changes nothing."""
-        cut = low_rank_cut(32, 12)
+        cut = self._cut(32, 12)
         folded = replace(cut, grads=cut.grads.reshape(32, 2, 6))
         assert torch.equal(self._apply(cut), self._apply(folded)), "the shape changed the noise"
 
     def check_does_not_touch_its_input(self) -> None:
         """Gradients, labels and probabilities are left as they were."""
         for dtype in _DTYPES:
-            cut = low_rank_cut(64, 8, dtype=dtype)
+            cut = self._cut(64, 8, dtype=dtype)
             before = [t.clone() for t in (cut.grads, cut.labels, cut.probs) if t is not None]
             self._release(cut)
             after = [t for t in (cut.grads, cut.labels, cut.probs) if t is not None]
@@ -81,7 +83,7 @@ class ProtectionContract:
 
     def check_same_stream_same_release(self) -> None:
         """The same key and step give the same bytes; another step or key gives other noise."""
-        cut = low_rank_cut(64, 8)
+        cut = self._cut(64, 8)
         first, again = self._release(cut, step=3), self._release(cut, step=3)
         assert torch.equal(first, again), "the same key and step gave another release"
         if not self.protection.identity:
@@ -92,7 +94,7 @@ class ProtectionContract:
 
     def check_scale_free(self) -> None:
         """Gradients of 1e-24 or 1e+20 get exactly the protection of gradients of one."""
-        cut = low_rank_cut(64, 8)
+        cut = self._cut(64, 8)
         plain = self._apply(cut)
         for factor in (2.0**-80, 2.0**66):
             scaled = replace(cut, grads=cut.grads * factor, weight=factor)
@@ -104,7 +106,7 @@ class ProtectionContract:
 
         Noise in absolute units may be lost in such rows; then the guard must refuse.
         """
-        cut = low_rank_cut(64, 8)
+        cut = self._cut(64, 8)
         grads = cut.grads * 1e8
         grads[::2] = 0.0
         try:
@@ -118,28 +120,28 @@ class ProtectionContract:
 
     def check_every_row_is_perturbed(self) -> None:
         """In an ordinary batch no more rows stay as they are than the published rule leaves."""
-        self._check_not_raw(Guard(self.protection, seed=1), low_rank_cut(64, 8), "ordinary batch")
+        self._check_not_raw(self._guard(1), self._cut(64, 8), "ordinary batch")
 
     def check_hard_batches_cold(self) -> None:
         """Batches that support no statistics, at the very start: never the raw gradient."""
-        for name, cut in _hard_batches().items():
-            self._check_not_raw(Guard(self.protection, seed=1), cut, f"{name}, nothing seen before")
+        for name, cut in _hard_batches(self._cut(32, 8, seed=2), self.classes).items():
+            self._check_not_raw(self._guard(1), cut, f"{name}, nothing seen before")
 
     def check_hard_batches_warm(self) -> None:
         """The same batches after an ordinary one: never the raw gradient."""
-        for name, cut in _hard_batches().items():
-            guard = Guard(self.protection, seed=1)
-            guard.release(low_rank_cut(64, 8, seed=5))
+        for name, cut in _hard_batches(self._cut(32, 8, seed=2), self.classes).items():
+            guard = self._guard(1)
+            guard.release(self._cut(64, 8, seed=5))
             self._check_not_raw(guard, cut, f"{name}, after an ordinary batch")
 
     def check_moments(self) -> None:
         """Over many draws the noise has mean zero and exactly the planned covariance."""
         for stage in self.protection.stages:
-            _check_moments(stage)
+            _check_moments(stage, self._cut(24, 6, dtype=torch.float64))
 
     def check_refuses_bad_input(self) -> None:
         """NaN, infinity, unequal lengths, labels or probabilities out of range."""
-        cut = low_rank_cut(16, 4)
+        cut = self._cut(16, 4)
         for value in (math.nan, math.inf, -math.inf):
             grads = cut.grads.clone()
             grads[3, 2] = value
@@ -152,15 +154,23 @@ class ProtectionContract:
             self._must_refuse(replace(cut, probs=None), InputError)
             self._must_refuse(replace(cut, probs=torch.full((16,), 1.5)), InputError)
 
+    def _cut(self, batch: int, width: int, **more: Any) -> Cut:  # noqa: ANN401
+        if self.classes == 2:
+            return low_rank_cut(batch, width, **more)
+        return many_class_cut(batch, width, classes=self.classes, **more)
+
+    def _guard(self, seed: int) -> Guard:
+        return Guard(self.protection, seed=seed, classes=self.classes)
+
     def _release(self, cut: Cut, *, step: int = 0, seed: int = 7) -> Tensor:
-        return Guard(self.protection, seed=seed).release(replace(cut, step=step)).grads
+        return self._guard(seed).release(replace(cut, step=step)).grads
 
     def _apply(self, cut: Cut) -> Tensor:
         stream = Key.from_seed(7).stream("contract")
         return self.protection.apply(Batch.of(cut), stream, None).rows
 
     def _must_refuse(self, cut: Cut, error: type[Exception]) -> None:
-        guard = Guard(self.protection, seed=7)
+        guard = self._guard(7)
         try:
             guard.release(cut)
         except error:
@@ -176,11 +186,14 @@ class ProtectionContract:
             assert raw <= self.protection.raw_rows, f"{raw} raw rows were released: {case}"
 
 
-def _hard_batches() -> dict[str, Cut]:
-    cut = low_rank_cut(32, 8, seed=2)
+def _hard_batches(cut: Cut, classes: int) -> dict[str, Cut]:
     zeros, ones = torch.zeros_like(cut.labels), torch.ones_like(cut.labels)
     single = replace(cut, grads=cut.grads[:1], labels=ones[:1], probs=_head(cut.probs))
+    two, rare = cut.labels % 2, cut.labels.clamp(max=1)
+    rare[5] = classes - 1
+    few = {"two of many classes": two, "a class of one row": rare} if classes > 2 else {}
     return {
+        **{name: replace(cut, labels=labels) for name, labels in few.items()},
         "a batch of one": single,
         "only negatives": replace(cut, labels=zeros, grads=_equal_rows(cut)),
         "only positives": replace(cut, labels=ones, grads=_equal_rows(cut)),
@@ -197,8 +210,7 @@ def _head(probs: Tensor | None) -> Tensor | None:
     return None if probs is None else probs[:1]
 
 
-def _check_moments(stage: Protection[Any], *, draws: int = 400) -> None:
-    cut = low_rank_cut(24, 6, dtype=torch.float64)
+def _check_moments(stage: Protection[Any], cut: Cut, *, draws: int = 400) -> None:
     batch = Batch.of(cut)
     plan = stage.plan(batch, None)
     key = Key.from_seed(11)

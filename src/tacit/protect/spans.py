@@ -1,0 +1,86 @@
+"""Covariances of many classes of one batch, in float64, free of scale, in few coordinates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tacit.protect.base import Batch
+from tacit.rows import to_place
+
+__all__ = ["Span"]
+
+# Relative energy below which a direction of the Gram matrix has lost half of its digits.
+_THIN = 1e-10
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Span:
+    """What a batch shows of its classes, along the directions in which anything differs.
+
+    Attributes:
+        means: ``[n, r]``, the means that were given.
+        covs: ``[m, r, r]``, covariances of the classes asked for, divided by their rows. A class of
+            one row has the average one of the others: nothing is known of its own.
+        basis: ``[r, d]``, orthonormal rows; None when ``r = d`` and it is the identity.
+    """
+
+    means: Tensor
+    covs: Tensor
+    basis: Tensor | None
+
+    @classmethod
+    def of(
+        cls, batch: Batch, classes: npt.NDArray[np.int64], *, means: Tensor, exponent: int
+    ) -> Span:
+        """Return the span of a batch and of some means, all in units of ``2 ** exponent``.
+
+        With fewer rows than dimensions the coordinates are those of the rows' own span, found
+        from their products with each other: exact, and ``O(B^2 d)`` instead of ``O(d^3)``.
+        """
+        places = [np.flatnonzero(batch.labels == one) for one in classes]
+        order = to_place(np.concatenate(places), batch.rows)
+        rows = (batch.rows.index_select(0, order).double() * 2.0**-exponent).cpu()
+        sizes = [len(place) for place in places]
+        rows = torch.cat([part - part.mean(dim=0) for part in torch.split(rows, sizes)])
+        basis = None
+        if len(rows) + len(means) < rows.shape[1]:
+            rows, means, basis = _thin(rows, means)
+        covs = torch.stack([part.T @ part / len(part) for part in torch.split(rows, sizes)])
+        return cls(means=means, covs=_filled(covs, sizes), basis=basis)
+
+
+def _filled(covs: Tensor, sizes: list[int]) -> Tensor:
+    """Give classes of one row the average covariance of the others."""
+    several = torch.tensor(sizes) >= 2
+    if not several.all() and several.any():
+        weights = torch.tensor(sizes, dtype=torch.float64)[several]
+        average = torch.einsum("c,cij->ij", weights / weights.sum(), covs[several])
+        covs[~several] = average
+    return covs
+
+
+def _thin(rows: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows and means along an orthonormal basis of all of them, and that basis.
+
+    The eigenvectors of the products ``span span' = U L U'`` give the basis ``L^-1/2 U' span`` and,
+    without another pass over the rows, the coordinates ``U L^1/2``.
+    """
+    centre = means.mean(dim=0)
+    # The means as long as all the rest: their directions must not get lost among the rows'.
+    ratio = float(torch.linalg.vector_norm(rows) / torch.linalg.vector_norm(means - centre))
+    ratio = ratio if 0.0 < ratio < math.inf else 1.0
+    span = torch.cat([rows, ratio * (means - centre)])
+    values, vectors = torch.linalg.eigh(span @ span.T)
+    keep = values > _THIN * values[-1]
+    vectors, lengths = vectors[:, keep], values[keep].sqrt()
+    along = vectors * lengths
+    basis = (vectors / lengths).T @ span
+    return along[: len(rows)], along[len(rows) :] / ratio, basis.contiguous()

@@ -1,0 +1,260 @@
+"""Where the workers of one party meet: a store at worker 0, inside the party's own network.
+
+Every time the workers come together is a round with a number of its own. Worker 0 opens a round,
+the others sign up for it, and worker 0 closes it when all have: who comes later, or was there
+before, waits for the next round. Nothing of it is encrypted: the address must be one that only
+this party's own machines can reach.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, final
+
+import torch.distributed
+
+from tacit.errors import LostError, UsageError
+from tacit.runtime._address import parse_address
+
+__all__ = ["Meeting", "Round"]
+
+_dist: Any = torch.distributed  # its stores have no types
+FIRST_WORD = 10.0
+_LOOK = 0.02
+_ANSWER = timedelta(seconds=10)
+
+
+class Store(Protocol):
+    """What this page uses of torch's stores, which have no types."""
+
+    def set(self, key: str, value: str) -> None:
+        """Write."""
+
+    def get(self, key: str) -> bytes:
+        """Wait for what was written."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of them were written."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Round:
+    """One coming together: what the workers exchange addresses over, and the address here."""
+
+    store: Store
+    host: str
+
+    def broken(self) -> bool:
+        """Whether a worker has given the round up, or worker 0 is gone."""
+        try:
+            return self.store.check(["given up"])
+        except RuntimeError:
+            return True
+
+    def give_up(self) -> None:
+        """Let the others know that this worker needs another round."""
+        with suppress(RuntimeError):
+            self.store.set("given up", "")
+
+
+@final
+class Meeting:
+    """One worker's way to the others.
+
+    Args:
+        address: where worker 0 listens for the others.
+        party: name of the party.
+        worker: number of this one.
+        workers: how many there are.
+        facts: what must be the same at all of them, by name.
+        wait: give up after so many seconds.
+        log: hears who is waited for and who was refused.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        party: str,
+        worker: int,
+        workers: int,
+        facts: Mapping[str, str],
+        wait: float,
+        log: Callable[[str], None],
+    ) -> None:
+        self._host, self._port = parse_address(address)
+        self._address = address
+        self.party, self.worker, self.workers = party, worker, workers
+        self._facts = dict(facts)
+        self._wait = wait
+        self._log = log
+        self._store: Store | None = None
+        self._number = 0
+        self._token = ""
+
+    def meet(self, *, limit: float | None = None) -> Round:
+        """Return when all workers are there, or raise ``LostError`` that says who is missing."""
+        patience = _Patience(self._wait if limit is None else limit, self._log)
+        return self._open_round(patience) if self.worker == 0 else self._sign_up(patience)
+
+    def _open_round(self, patience: _Patience) -> Round:
+        """Wait for the others and close the round, as worker 0."""
+        store = self._store = self._store or self._listen()
+        self._number += 1
+        store.set("round", str(self._number))
+        self._called(store, patience)
+        tokens = self._called(store, patience)  # once all are there: one may have gone meanwhile
+        store.set(f"{self._number}/closed", json.dumps(tokens))
+        return _round(store, self._number, self._host)
+
+    def _called(self, store: Store, patience: _Patience) -> list[str]:
+        """Return what stands for the other workers when each has shown that it is alive."""
+        tokens, seen = dict[int, str](), dict[int, str]()
+        while len(tokens) < self.workers - 1:
+            for worker in range(1, self.workers):
+                self._hear(store, worker, tokens, seen)
+            missing = [n for n in range(1, self.workers) if n not in tokens]
+            if missing:
+                patience.look(f"worker {', '.join(map(str, missing))} of {self.party}",
+                              f"did not come to {self._address}",
+                              f"start it with --worker {missing[0]}")  # fmt: skip
+        return list(tokens.values())
+
+    def _listen(self) -> Store:
+        """Open the store, on the one address that was given and on no other."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        place = socket.socket(family)
+        try:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind((self._host, self._port))
+            place.listen()
+        except OSError as error:
+            place.close()
+            raise UsageError(
+                f"group {self._address}: worker 0 of {self.party} cannot listen there "
+                f"({error.strerror}): name a free address of this machine"
+            ) from None
+        store: Store = _dist.TCPStore(
+            self._host,
+            self._port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=_ANSWER,
+            master_listen_fd=place.detach(),
+        )
+        return store
+
+    def _hear(
+        self, store: Store, worker: int, tokens: dict[int, str], seen: dict[int, str]
+    ) -> None:
+        """Take a worker that has signed up and is alive, or say why it cannot be one of them."""
+        key = f"{self._number}/worker-{worker}"
+        if not store.check([key]):
+            return
+        claim = json.loads(store.get(key))
+        problem, beat = self._difference(claim, worker), f"{claim['token']} {claim['beat']}"
+        if problem is None:
+            if seen.setdefault(worker, beat) != beat:  # it has signed again since the last look
+                tokens[worker] = claim["token"]
+                seen[worker] = beat
+        elif not store.check([f"{self._number}/refused-{claim['token']}"]):
+            store.set(f"{self._number}/refused-{claim['token']}", problem)
+            self._log(f"refused: {problem}")
+
+    def _difference(self, claim: Mapping[str, Any], worker: int) -> str | None:
+        there = claim["facts"]
+        for name, here in self._facts.items():
+            if there.get(name) != here:
+                return (
+                    f"worker {worker} of {self.party} has {name} {there.get(name)}, worker 0 has "
+                    f"{here}: give all workers of a party the same"
+                )
+        return None
+
+    def _sign_up(self, patience: _Patience) -> Round:
+        """Wait for a round that is open, sign up and wait for its end, as any other worker."""
+        while True:
+            why = f"does not answer at {self._address}"
+            try:
+                store, host = self._call()
+                number = store.get("round").decode() if store.check(["round"]) else None
+                if number is None:
+                    pass  # worker 0 is about to open the first round
+                elif store.check([f"{number}/closed"]):
+                    why = "has all its workers, or has not noticed that one was lost,"
+                elif self._signed(store, number, patience):
+                    return _round(store, number, host)
+            except LostError:
+                raise
+            except (RuntimeError, OSError):  # worker 0 is gone, or not there yet
+                pass
+            patience.look(f"worker 0 of {self.party}", why, "start it with --worker 0")
+
+    def _call(self) -> tuple[Store, str]:
+        """Return the store of worker 0, and the address under which it knows this machine."""
+        with socket.create_connection((self._host, self._port), timeout=5) as tried:
+            host = str(tried.getsockname()[0])
+        store = _dist.TCPStore(self._host, self._port, is_master=False, wait_for_workers=False,
+                              timeout=_ANSWER)  # fmt: skip
+        return store, host
+
+    def _signed(self, store: Store, number: str, patience: _Patience) -> bool:
+        """Whether this worker is one of those of a round."""
+        key, token = f"{number}/worker-{self.worker}", secrets.token_hex(8)
+        claim = {"token": token, "facts": self._facts}
+        store.set(key, json.dumps({**claim, "beat": 0}))
+        for beat in itertools.count(1):
+            if store.check([f"{number}/closed"]):
+                break
+            if store.check([f"{number}/refused-{token}"]):
+                raise UsageError(store.get(f"{number}/refused-{token}").decode())
+            self._check_own(json.loads(store.get(key))["token"] == token)
+            patience.look(f"another worker of {self.party}", "did not come",
+                          "start all of them")  # fmt: skip
+            store.set(key, json.dumps({**claim, "beat": beat}))
+            if store.get("round").decode() != number:
+                return False
+        self._check_own(token in json.loads(store.get(f"{number}/closed")))
+        return True
+
+    def _check_own(self, own: bool) -> None:
+        if not own:
+            raise UsageError(
+                f"worker {self.worker} of {self.party} came twice: every worker needs its own "
+                f"number from 0 to {self.workers - 1}"
+            )
+
+
+def _round(store: Store, number: int | str, host: str) -> Round:
+    return Round(store=_dist.PrefixStore(f"{number}/group", store), host=host)
+
+
+@final
+class _Patience:
+    """Looks again and again, says so after ten seconds, and gives up in the end."""
+
+    def __init__(self, limit: float, log: Callable[[str], None]) -> None:
+        self._start = time.monotonic()
+        self._limit = limit
+        self._log = log
+        self._told = False
+
+    def look(self, who: str, why: str, remedy: str) -> None:
+        """Pause before the next look, or raise when it has been too long."""
+        waited = time.monotonic() - self._start
+        if waited >= self._limit:
+            raise LostError(f"{who} {why} within {self._limit:g} seconds: {remedy}, or allow more "
+                            "with wait")  # fmt: skip
+        if waited >= FIRST_WORD and not self._told:
+            self._told = True
+            self._log(f"waiting: {who} {why}")
+        time.sleep(_LOOK)

@@ -1,0 +1,129 @@
+"""A later worker of a label party: it computes its share of every step and keeps nothing.
+
+Noise key, label secret, guard, ledger, journal and measures are at worker 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit import data, objective
+from tacit.guard import Guard
+from tacit.protect import get_labels
+from tacit.runtime.grpc_listener import Listener
+from tacit.runtime.journalled import KeptLabel
+from tacit.runtime.label_run import LabelRun
+from tacit.runtime.matching import Common, Matching
+from tacit.runtime.party import LabelParty, adam
+from tacit.runtime.place import Place, States, Works
+from tacit.runtime.plan import Plan
+from tacit.runtime.session import Step
+from tacit.runtime.state_folder import StateFolder
+from tacit.study.company import Log, checkpoints_of, encoding_of
+from tacit.study.kept_matching import matching_of
+from tacit.study.label_parts import own_source, reception_of, top_of
+from tacit.study.party_config import PartyConfig
+from tacit.study.together import team_of
+
+__all__ = ["LabelWorker"]
+
+
+@final
+class LabelWorker:
+    """A label party's worker with a number from 1 on: its table and a copy of the top model.
+
+    Args:
+        config: of this party.
+        folder: of this worker, within the party's state folder.
+        log: hears what happens, line by line.
+    """
+
+    def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
+        self.config = config
+        self.folder = folder
+        self.table = data.load_party(config.data, role="label")
+        assert self.table.classes is not None  # noqa: S101 - a label party's table has labels
+        self.classes: int = self.table.classes
+        self.plan: Plan = config.plan(classes=self.classes)
+        self._log = log
+        self._common: Common | None = None
+        encoding_of(folder, self.table)
+        self.team = team_of(config, self.table, log)
+        kept = self.team.checkpoints(checkpoints_of(config))
+        self.place: Place[KeptLabel] = Place(kept, self.plan, self._build)
+
+    def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
+        """Serve the feature party's worker of the same number to the end."""
+        accepting = self.team.accepting(listener)
+        ended = LabelRun(
+            reception=reception_of(self.config, self.plan, accepting, self._log),
+            plan=self.plan,
+            matching=self._matching,
+            place=self.place,
+            aligned=self._aligned,
+            log=self._log,
+            done=done,
+            evaluated=self._evaluated,
+            begin=partial(self.team.begin, self.place),
+        ).run()
+        results = {
+            "party": self.config.name,
+            "role": self.config.role,
+            "worker": self.config.worker,
+            "ended": ended,
+            "steps": self.place.stops()[-1],
+            "common": None if self._common is None else len(self._common),
+            "state": str(self.folder.path),
+        }
+        self.folder.write("results.json", {"format": 1, **results})
+        return results
+
+    def close(self) -> None:
+        """Let the other workers go."""
+        self.team.close()
+
+    def _matching(self) -> Matching:
+        return self.team.matching(
+            lambda: matching_of(self.config, self.folder, self.table, self._log)
+        )
+
+    def _aligned(self, common: Common) -> None:
+        self._common = common
+        self.team.aligned(common)
+
+    def _build(self, states: States | None) -> Works[KeptLabel]:
+        assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
+        config, common = self.config, self._common
+        labels = torch.from_numpy(np.asarray(self.table.labels)[common.order])
+        loss, flips = objective.get("bce" if self.classes == 2 else "ce"), None
+        if config.labels is not None:
+            labels = self.team.targets(lambda: labels)
+            flips = get_labels(config.labels).flips(self.classes)
+        top = top_of(config, self.table, seed=0)
+        optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
+        self.team.tie(top, optimizer, new=states is None, mean=True)
+        release, end = self.team.releasing(labels, None, scope=b"")
+        assert config.protect is not None and release is not None  # noqa: S101, PT018
+        party = LabelParty(
+            top,
+            labels,
+            guard=Guard(config.protect),  # only says what it needs: worker 0's makes releases
+            objective=objective.corrected(loss, flips),
+            optimizer=optimizer,
+            combined_by=config.combine,
+            source=own_source(self.table, common),
+            release=release,
+        )
+        return Works(
+            party=end(party), models={"top": top}, optimizers={"top": optimizer}, states=dict
+        )
+
+    def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> None:  # noqa: ARG002
+        """Hand the predictions to worker 0, which measures."""
+        self.team.whole(rows, probs)

@@ -1,0 +1,48 @@
+"""A bank and a platform on two workers each: four processes, two connections over mutual TLS."""
+
+import pytest
+
+from parties import differences
+from workers import Crew, Pairs, train_here
+
+
+@pytest.fixture(autouse=True)
+def _a_cache_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_been(tmp_path, monkeypatch):
+    """Bit for bit, against the same workers undisturbed, as threads of this process."""
+    bank = {"protect": "marvell(s=4)", "attacks": []}
+    run = Pairs(tmp_path / "run", rows=800, epochs=3, batch_size=32, save_every=10, bank=bank)
+    alone = run.copy(tmp_path / "alone")
+    with Crew(run) as crew:
+        crew.running["bank", 0].wait_for(r"step 1\d of")
+        crew.running["bank", 1].kill()
+        crew.running["bank", 0].wait_for("a worker of bank is gone.*until all 2 workers are here")
+        crew.start("bank", 1)
+        crew.running["platform", 0].wait_for(r"step 3\d of")
+        crew.running["platform", 0].kill()  # the one that saves
+        crew.start("platform", 0)
+        crew.finish()
+    train_here(alone, monkeypatch)
+    assert not differences(run, alone)
+    assert run.read("bank", "results.json")["ledger"]["releases"] == len(run.journal())
+    assert not (run.state("bank") / "worker-1" / "journal").exists()
+    assert not list((run.state("bank") / "worker-1").glob("*.key"))
+
+
+def test_workers_of_other_numbers_or_counts_refuse_each_other(tmp_path):
+    run = Pairs(tmp_path / "run", rows=200, batch_size=32, bank={"protect": "none"}, wait=60)
+    addresses = [run.config("bank", n).endpoint for n in (1, 0)]
+    text = run.platform.read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("address")]
+    run.platform.write_text("\n".join([*lines, f"address = {addresses}".replace("'", '"')]) + "\n")
+    with Crew(run) as crew:
+        for worker in (0, 1):
+            assert crew.running["platform", worker].end() == 2
+            last = crew.running["platform", worker].said.splitlines()[-1]
+            assert last.startswith("error: ")
+            assert "the plans differ" in last
+            assert last.count('"workers":2') == 2
+            assert last.count('"worker":1') == 1
