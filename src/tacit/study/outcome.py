@@ -65,15 +65,13 @@ def results_of(
         "leak": _leaks(trial.monitor),
         "layers": {name: _leaks(m) for layer in trial.layers for name, m in layer.monitors.items()},
         "memory_leak": None if trial.memory is None else trial.memory.leak(),
-        "embedding_leak": (
-            trial.embedding_leak if chosen is None else history[last]["embedding_leak"]
-        ),
+        "embedding_leak": trial.embedding_leak
+        if chosen is None
+        else history[last]["embedding_leak"],
         "objective_record": learned,
         "components": _components(trial, learned),
         "certificate": None if certificate is None else vars(certificate),
-        "label_certificate": (
-            None if guard.label_guard is None else asdict(guard.label_certificate())
-        ),
+        "label_certificate": asdict(guard.label_certificate()) if guard.label_guard else None,
         "ledger": None if guard.ledger is None else asdict(guard.ledger.summary()),
         "sum_kl_per_release": trial.claims.sum_kl(),
         "releases": dict(guard.counts),

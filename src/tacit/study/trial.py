@@ -90,8 +90,8 @@ class Trial:
         columns = data.assign(table, config.parties)
         architecture = nets.get(config.model)
         own = data.assign(table, 1)[0] if architecture.uses_own else None
-        seed = config.seed if config.augment else None
-        reader = self.reader = Reader(table, bins=config.bins, rows=self.train_rows, augment=seed)
+        reader = self.reader = Reader(table, bins=config.bins, rows=self.train_rows,
+                                      augment=config.seed if config.augment else None)  # fmt: skip
         model = architecture.build(
             parties=[reader.inputs(part) for part in columns],
             own=None if own is None else reader.inputs(own),
@@ -101,11 +101,10 @@ class Trial:
             seed=config.seed,
         )
         features = [
-            FeatureParty(
-                bottom, reader.source(part), optimizer=self._optimizer(bottom), depth=config.depth
-            )
+            FeatureParty(bottom, reader.source(part), optimizer=self._optimizer(bottom),
+                         depth=config.depth)
             for bottom, part in zip(model.bottoms, columns, strict=True)
-        ]
+        ]  # fmt: skip
         layers = self._layer_monitors(features)
         truth = torch.from_numpy(np.array(table.labels))  # a copy: the file is read-only
         guard = self._guard(_judged(truth, self.monitor, self.memory, self.claims, *layers))
@@ -125,9 +124,12 @@ class Trial:
             first_steps=0 if config.stream else len(self.train_rows) // config.batch_size,
             embedded=self.embedded,
         )
-        if config.hold_out is not None:
-            self.selection = Selection(self.held_rows, labels, features=features, label=label)
+        self._select(labels, features, label)
         return features, label, layers
+
+    def _select(self, labels: Tensor, features: list[FeatureParty], label: LabelParty) -> None:
+        if self.config.hold_out is not None:
+            self.selection = Selection(self.held_rows, labels, features=features, label=label)
 
     def _optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         return adam(model, self.config.lr, weight_decay=self.config.weight_decay)
