@@ -55,7 +55,7 @@ def main() -> None:
                 break
             lines.append(_row(dataset, protection, found))
             print(lines[-1], f"({found['seconds']:.0f} s)", file=sys.stderr, flush=True)
-    DOC.write_text(INTRO + "\n".join(lines) + "\n\n" + _settings())
+    DOC.write_text(INTRO + "\n".join(lines) + "\n\n" + _settings() + _other_sections())
 
 
 def _row(dataset: str, protection: str, found: dict[str, Any]) -> str:
@@ -77,6 +77,13 @@ def _settings() -> str:
         if name in names()
     ]
     return "Settings:\n\n" + "\n".join(rows) + "\n"
+
+
+def _other_sections() -> str:
+    """Return what other measurements have written below the table."""
+    before = DOC.read_text() if DOC.exists() else ""
+    place = before.find("\n## ")
+    return before[place:] if place >= 0 else ""
 
 
 if __name__ == "__main__":

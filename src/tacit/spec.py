@@ -26,6 +26,7 @@ from tacit.errors import ParameterError, SpecError
 __all__ = ["Entry", "Item", "Registry", "Specified", "nearest", "parse", "require"]
 
 T = TypeVar("T", bound="Specified")
+_UNIONS = (types.UnionType, typing.Union)
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_][\w-]*)|(?P<number>[-+]?[\d.][\w.+-]*)|(?P<mark>\S))")
 
 
@@ -134,7 +135,7 @@ class Registry(Generic[T]):
 
     def _coerce(self, owner: str, name: str, hint: Any, value: object) -> object:  # noqa: ANN401
         """Return the value as the field's type, or say what the field takes."""
-        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        kinds = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
         if isinstance(value, int) and abs(value) > 10**300:
             raise SpecError(f"{owner}: {name} is out of range")
         for kind in kinds:

@@ -161,7 +161,7 @@ class Bank:
         self._done, self._tls = done, tls
         self._open = ExitStack()
         self._open.enter_context(
-            mock.patch("tacit.study.label_company.Timings", return_value=timings)
+            mock.patch("tacit.study.label_parts.Timings", return_value=timings)
         )
         folder = self._open.enter_context(StateFolder(pair.state("bank")))
         config = read_party_config(pair.bank)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attack_examples import QUICK
 from tacit import attack as attacks
 from tacit.attack import Attack, Sight
 from tacit.rows import norms
@@ -18,7 +19,7 @@ VARIANTS += ["mean(hard=true)", "median(hard=true)", "energy(share=0.9)"]
 
 
 @pytest.mark.parametrize("check", AttackContract.checks())
-@pytest.mark.parametrize("spec", [*attacks.names(), *VARIANTS])
+@pytest.mark.parametrize("spec", [*(QUICK.get(n, n) for n in attacks.names()), *VARIANTS])
 def test_contract(spec: str, check: str) -> None:
     getattr(AttackContract(attacks.get(spec)), check)()
 

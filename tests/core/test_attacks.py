@@ -37,6 +37,9 @@ SUCCESS: dict[str, tuple[Callable[[], Example], float]] = {
     "memory": (low_rank, 0.999),
     "kmeans": (low_rank, 0.999),
     "supervised": (low_rank, 0.999),
+    "exploit": (lambda: low_rank(256, 16), 0.99),
+    "unsplit": (lambda: low_rank(256, 16), 0.9),
+    "completion": (lambda: low_rank(256, 16), 0.9),
 }
 
 

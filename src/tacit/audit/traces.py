@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,15 +17,24 @@ from torch import Tensor
 from tacit.attack import Attack, Pursuit, Scored
 from tacit.audit.exposure import exposed
 from tacit.audit.truth import Truth
-from tacit.measure import LeakMeter, OneVsRest, PooledLeak, clustering_accuracy, meter_for
+from tacit.measure import (
+    LeakMeter,
+    OneVsRest,
+    PooledLeak,
+    clustering_accuracy,
+    clustering_confusion,
+    meter_for,
+)
 from tacit.types import View
 
-__all__ = ["NULL_LEVEL", "EpochLeak", "Pool", "Trace", "trace_of"]
+__all__ = ["NULL_LEVEL", "EpochLeak", "Pool", "Sorting", "Trace", "confusions", "trace_of"]
 
 Values = npt.NDArray[np.float64]
 
 NULL_LEVEL = 0.999  # many attacks look at one tape: one in a thousand may cry wolf, not one in 20
 _SAMPLE = 100_000
+_SHOWN = 20  # classes at most in a table of confusions
+_LEARNING, _MOMENT = 0.9, 1e-3  # share of the time to learn in; the rest is for reading and sorting
 
 
 @final
@@ -46,12 +56,23 @@ class Pool:
 @final
 @dataclass(frozen=True, kw_only=True)
 class EpochLeak:
-    """What an attack found by the end of an epoch."""
+    """What an attack found by the end of an epoch; no leak AUC with many classes."""
 
     epoch: int
-    leak_auc: float
-    low: float
-    high: float
+    leak_auc: float | None = None
+    low: float | None = None
+    high: float | None = None
+    clustering_accuracy: float | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sorting:
+    """Examples with their classes, and the groups that an attack has put them in."""
+
+    ids: Tensor
+    labels: Tensor
+    groups: Tensor
 
 
 class Trace(ABC):
@@ -97,12 +118,21 @@ class Trace(ABC):
         """Return the clustering accuracy, for attacks that sort examples into groups."""
         return None
 
-    def _note(self, epoch: int, meter: LeakMeter | OneVsRest) -> None:
-        if meter.batches:
+    def sorting(self) -> Sorting | None:
+        """Return every example's class and group, for attacks that sort examples into groups."""
+        return None
+
+    def _note(
+        self, epoch: int, meter: LeakMeter | OneVsRest | None, *, accuracy: float | None = None
+    ) -> None:
+        if meter is not None and meter.batches:
             leak = meter.compute(rng=np.random.default_rng(self._seed), resamples=100)
             self.epochs.append(
-                EpochLeak(epoch=epoch, leak_auc=leak.leak_auc, low=leak.low, high=leak.high)
-            )
+                EpochLeak(epoch=epoch, leak_auc=leak.leak_auc, low=leak.low, high=leak.high,
+                          clustering_accuracy=accuracy)
+            )  # fmt: skip
+        elif accuracy is not None:
+            self.epochs.append(EpochLeak(epoch=epoch, clustering_accuracy=accuracy))
 
 
 @final
@@ -148,11 +178,20 @@ class PursuitTrace(Trace):
     """An attack over many views: what counts is what it knows of each example in the end."""
 
     def __init__(
-        self, attack: Attack, pursuit: Pursuit, *, budget: float, seed: int, classes: int
+        self,
+        attack: Attack,
+        pursuit: Pursuit,
+        *,
+        budget: float,
+        seed: int,
+        classes: int,
+        epochs: int,
     ) -> None:
         super().__init__(attack, budget=budget, seed=seed, classes=classes)
         self._pursuit = pursuit
+        self._left = epochs
         self._judged: tuple[Scored, Tensor] | None = None
+        self._share()
 
     def _add(self, view: View, labels: Tensor) -> None:  # noqa: ARG002 - it is judged at the end
         self._pursuit.add(view)
@@ -162,9 +201,17 @@ class PursuitTrace(Trace):
         start = time.perf_counter()
         found = self._pursuit.result()
         self._judged = (found, truth.of(found.ids))
-        if truth.classes == 2 or found.clusters is None:
-            self._note(epoch, self._meter())
+        meter = self._meter() if truth.classes == 2 or found.clusters is None else None
+        self._note(epoch, meter, accuracy=self.accuracy())
         self.spent += time.perf_counter() - start
+        self.stopped = self.stopped or self._pursuit.late
+        self._left = max(1, self._left - 1)
+        self._share()
+
+    def _share(self) -> None:
+        """Give each epoch that is left the same share of the time that is left."""
+        left = max(0.0, _LEARNING * self._budget - self.spent)
+        self._pursuit.limit(max(left / self._left, _MOMENT))
 
     def pool(self) -> Pool | None:
         """Return the leakage after the last epoch."""
@@ -189,6 +236,11 @@ class PursuitTrace(Trace):
             return None
         return clustering_accuracy(found.clusters, labels)
 
+    def sorting(self) -> Sorting | None:
+        """Return the classes and the groups after the last epoch."""
+        found, labels = self._known()
+        return None if found.clusters is None else Sorting(found.ids, labels, found.clusters)
+
     def _known(self) -> tuple[Scored, Tensor]:
         assert self._judged is not None  # noqa: S101 - asked for after the last epoch only
         return self._judged
@@ -200,9 +252,19 @@ class PursuitTrace(Trace):
         return meter
 
 
-def trace_of(attack: Attack, *, budget: float, seed: int, classes: int) -> Trace:
+def confusions(traces: Sequence[Trace]) -> dict[str, list[list[int]]]:
+    """Return, for each attack that sorts, how many examples of a class were taken for each."""
+    found = {str(t.attack): s for t in traces if t.epochs and (s := t.sorting()) is not None}
+    return {
+        name: clustering_confusion(s.groups, s.labels).tolist()
+        for name, s in found.items()
+        if int(s.labels.max()) < _SHOWN
+    }
+
+
+def trace_of(attack: Attack, *, budget: float, seed: int, classes: int, epochs: int = 1) -> Trace:
     """Return the trace that fits an attack; many classes are judged one against the rest."""
     pursuit = attack.pursue(torch.Generator().manual_seed(seed))
     if pursuit is None:
         return ViewTrace(attack, budget=budget, seed=seed, classes=classes)
-    return PursuitTrace(attack, pursuit, budget=budget, seed=seed, classes=classes)
+    return PursuitTrace(attack, pursuit, budget=budget, seed=seed, classes=classes, epochs=epochs)

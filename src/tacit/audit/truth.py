@@ -109,6 +109,11 @@ class Truth:
         """Return the classes of some examples."""
         return torch.from_numpy(self.labels[np.searchsorted(self.ids, ids.numpy())])
 
+    def prior(self) -> Tensor:
+        """Return how frequent each class is: what is public of a task, as attacks assume."""
+        counts = np.bincount(self.labels, minlength=self.classes)
+        return torch.from_numpy(counts / counts.sum())
+
     @classmethod
     def read(cls, given: Labels, tape: Recording, found: Survey) -> Truth:
         """Match labels to the tape's examples, by id or by row.

@@ -100,11 +100,11 @@ def remedy(attack: str, spec: str | None) -> str:
         return "protect the gradients, such as with marvell(s=4, covariance=full)"
     if name in ("energy", "supervised") and "marvell" in spec and "full" not in spec:
         return "the Gaussian assumption fails; use covariance=full"
-    if name == "memory":
+    if name == "memory" or "memory=true" in attack:
         return "noise averages out over epochs; train fewer, or randomise labels once with rr"
     if name == "norm":
         return "the length gives labels away; use marvell or max_norm"
-    if name == "kmeans" and "direction" not in attack:
+    if name == "completion" or (name == "kmeans" and "direction" not in attack):
         return "embeddings show it, which no protection of gradients hides"
     return "use a stronger protection, or randomise labels once with rr"
 

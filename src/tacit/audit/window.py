@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,13 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from tacit.attack import Attack, cross_fit, cross_fit_probabilities, prediction_baseline
+from tacit.attack import (
+    Attack,
+    Completion,
+    cross_fit,
+    cross_fit_probabilities,
+    prediction_baseline,
+)
 from tacit.audit.imports import load_array
 from tacit.audit.truth import Truth
 from tacit.errors import UsageError
@@ -27,6 +34,7 @@ Features = Path | str | npt.NDArray[Any] | Tensor
 # Fits run on one thread: their short parallel regions crawl where another process is at work.
 _ROWS = 12_000
 _FIRST_ROWS = 12_000
+_FOLDS = 3
 
 
 @final
@@ -81,14 +89,18 @@ class Window:
             return None
         return torch.cat([z for z, _ in self._first]), torch.cat([y for _, y in self._first])
 
-    def supervised(self, attack: Attack, *, classes: int, seed: int) -> Tensor:
+    def supervised(
+        self, attack: Attack, *, classes: int, seed: int, seconds: float = math.inf
+    ) -> Tensor:
         """Return an adversary's scores of the latest rows, each from a model of the others."""
+        if isinstance(attack, Completion):
+            attack = attack.within(seconds / _FOLDS)
         view, labels = self.latest()
         rng = torch.Generator().manual_seed(seed)
         view = replace(view, known=Known(classes=classes))
         fit = cross_fit_probabilities if classes > 2 else cross_fit
         with threadpool_limits(1):
-            return fit(attack, view, labels, rng=rng)
+            return fit(attack, view, labels, rng=rng, folds=_FOLDS)
 
 
 def baseline_of(features: Tensor, labels: Tensor, *, origin: str, seed: int) -> dict[str, Any]:

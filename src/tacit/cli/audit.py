@@ -40,7 +40,9 @@ def audit(
         float | None, typer.Option(help="Leak AUC to judge by. [what features predict]")
     ] = None,
     layer: Annotated[str | None, typer.Option(help="Audit the gradients at this layer.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time for each attack.")] = 120.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", "--time-budget", help="Time for each attack.")
+    ] = 120.0,
     seed: Annotated[int, typer.Option(help="Of side information and folds.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -58,10 +58,11 @@ def models(as_json: AsJson = False) -> None:
 
 @app.command("objectives")
 def objectives(as_json: AsJson = False) -> None:
-    """List every training objective with its parameters."""
+    """List every training objective with its parameters and what it guarantees."""
     from tacit.objective import OBJECTIVES  # noqa: PLC0415 - torch loads only when it is used
 
-    _show("objectives", [_describe(entry) for entry in OBJECTIVES], as_json)
+    rows = [{**_describe(entry), "guarantee": entry.guarantee} for entry in OBJECTIVES]
+    _show("objectives", rows, as_json)
 
 
 def _describe(entry: Entry[Any]) -> dict[str, str]:

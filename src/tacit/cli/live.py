@@ -86,6 +86,9 @@ class LiveView:
             table.add_row(f"leak AUC, {attack}", f"{leak['pooled']:.3f} {interval}")
         if results["memory_leak"] is not None:
             table.add_row("leak AUC, memory over all epochs", f"{results['memory_leak']:.3f}")
+        if results["embedding_leak"] is not None:
+            shown = f"{results['embedding_leak']:.3f}"
+            table.add_row("leak AUC, the feature parties' own output", shown)
         if results["selected"] is not None:
             kept = results["selected"]
             table.add_row(f"epoch kept, by {kept['judged_by']}", str(kept["epoch"]))

@@ -31,7 +31,7 @@ def train(
     protect: Annotated[str | None, _flag("A spec of `tacit list protections`. [none]")] = None,
     labels: Annotated[str | None, _flag("A spec of `tacit list labels`. [none]")] = None,
     budget: Annotated[str | None, _flag("auc=, sum_kl= or epsilon= to stay within. [none]")] = None,
-    objective: Annotated[str | None, _flag("bce or ce. [by the number of classes]")] = None,
+    objective: Annotated[str | None, _flag("bce, ce or gafm(...). [by the classes]")] = None,
     epochs: Annotated[int | None, _flag("Passes over the training rows. [5]")] = None,
     batch_size: Annotated[int | None, _flag("Examples per step. [1024]")] = None,
     depth: Annotated[int | None, _flag("Steps under way at once, 1 to 4. [1]")] = None,
@@ -75,6 +75,7 @@ def run_training(
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
     from tacit.study.config import TrainConfig, read_config  # noqa: PLC0415 - loads torch
+    from tacit.study.delta import settled  # noqa: PLC0415 - loads torch
     from tacit.study.store import RunDirectory, TensorBoardLog  # noqa: PLC0415 - loads torch
     from tacit.study.trial import Progress, run  # noqa: PLC0415 - loads torch
 
@@ -85,6 +86,7 @@ def run_training(
         raise UsageError("--tensorboard needs --out: the log lies in the run directory")
     if record and out is None:
         raise UsageError("--record needs --out: the tape lies in the run directory")
+    chosen, selection = settled(chosen, tell=lambda line: typer.echo(line, err=True))
     stores: list[RunDirectory | TensorBoardLog] = []
     if out is not None:
         stores.append(RunDirectory(out, chosen))
@@ -97,6 +99,7 @@ def run_training(
                 observer(progress)
 
         trial, results = run(chosen, observer=observe, record=out if record else None)
+    results["delta_selection"] = selection
     for store in stores:
         store.finish(trial, results)
     return results, view

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tacit.measure._arrays import Values, require_same_length, whole_ids
 
-__all__ = ["clustering_accuracy"]
+__all__ = ["clustering_accuracy", "clustering_confusion"]
 
 
 def clustering_accuracy(clusters: Values, labels: Values) -> float:
@@ -25,6 +26,31 @@ def clustering_accuracy(clusters: Values, labels: Values) -> float:
     >>> clustering_accuracy([0, 1, 2, 3], [0, 0, 1, 1])
     0.5
     """
+    table, pairs = _matched(clusters, labels)
+    return float(table[pairs].sum() / table.sum())
+
+
+def clustering_confusion(clusters: Values, labels: Values) -> npt.NDArray[np.int64]:
+    """Return how many examples of each class (row) were recovered as each class (column).
+
+    Clusters are named as for :func:`clustering_accuracy`; those without a name are one more column
+    at the end, if there are any.
+
+    >>> clustering_confusion([7, 7, 3, 3], [0, 0, 1, 0])
+    array([[2, 1],
+           [0, 1]])
+    """
+    table, (named, kinds) = _matched(clusters, labels)
+    found = np.zeros((table.shape[1], table.shape[1]), dtype=np.int64)
+    found[:, kinds] = table[named].T
+    rest = np.delete(table, named, axis=0).sum(axis=0)
+    return np.column_stack([found, rest]) if rest.any() else found
+
+
+def _matched(
+    clusters: Values, labels: Values
+) -> tuple[npt.NDArray[np.int64], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Return the counts of clusters by classes, and the best pairs of the two."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - half a second to load
 
     groups, classes = whole_ids(clusters, name="clusters"), whole_ids(labels, name="labels")
@@ -33,5 +59,4 @@ def clustering_accuracy(clusters: Values, labels: Values) -> float:
     kinds, kind = np.unique(classes, return_inverse=True)
     cells = np.bincount(group * kinds.size + kind, minlength=names.size * kinds.size)
     table = cells.reshape(names.size, kinds.size)
-    matched = table[linear_sum_assignment(table, maximize=True)].sum()
-    return float(matched / groups.size)
+    return table, linear_sum_assignment(table, maximize=True)

@@ -1,7 +1,9 @@
 """Objectives: how the label party turns outputs and labels into a loss."""
 
-from tacit.objective.base import OBJECTIVES, Objective
+from tacit.objective.base import OBJECTIVES, Loss, Objective
 from tacit.objective.forward import Forward, corrected
+from tacit.objective.gafm import Gafm
+from tacit.objective.learner import Learner, Setting, Signal, Turn
 from tacit.objective.supervised import BinaryCrossEntropy, CrossEntropy
 
 __all__ = [
@@ -9,7 +11,13 @@ __all__ = [
     "BinaryCrossEntropy",
     "CrossEntropy",
     "Forward",
+    "Gafm",
+    "Learner",
+    "Loss",
     "Objective",
+    "Setting",
+    "Signal",
+    "Turn",
     "corrected",
     "get",
 ]

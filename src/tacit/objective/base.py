@@ -1,28 +1,29 @@
-"""What an objective is: the label party's way from outputs and labels to a loss."""
+"""What an objective is: the label party's way from embeddings and labels to cut gradients."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import final
 
 from torch import Tensor
 
 from tacit.errors import InputError
+from tacit.objective.learner import Learner, Setting, Supervised
 from tacit.spec import Registry, Specified
 
-__all__ = ["OBJECTIVES", "Objective"]
+__all__ = ["OBJECTIVES", "Loss", "Objective"]
 
 
 class Objective(Specified, ABC):
-    """Turns the top model's outputs and the labels into a loss, averaged over the batch.
+    """How a label party learns from embeddings and labels.
 
     Subclasses are frozen dataclasses registered in ``OBJECTIVES``; their fields are parameters.
-    Labels are classes ``[B]``, or soft targets as a label mechanism makes them: ``[B]`` for the
-    positive class, ``[B, classes]`` for each. Soft targets may lie outside [0, 1].
+    What is trained, and the state of it, is in the :class:`Learner` that an objective makes.
     """
 
     @abstractmethod
-    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a batch."""
+    def learner(self, setting: Setting) -> Learner:
+        """Return this objective at work on a top model."""
 
     @abstractmethod
     def probabilities(self, outputs: Tensor) -> Tensor:
@@ -34,6 +35,23 @@ class Objective(Specified, ABC):
             f"objective {self} has no class probabilities to correct for flipped labels: use "
             "correction=debiased"
         )
+
+
+class Loss(Objective, ABC):
+    """An objective that is one loss of the top model's outputs and the labels.
+
+    Labels are classes ``[B]``, or soft targets as a label mechanism makes them: ``[B]`` for the
+    positive class, ``[B, classes]`` for each. Soft targets may lie outside [0, 1].
+    """
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a batch."""
+
+    @final
+    def learner(self, setting: Setting) -> Learner:
+        """Return plain gradient descent on this loss."""
+        return Supervised(self, setting)
 
 
 OBJECTIVES: Registry[Objective] = Registry("objective")

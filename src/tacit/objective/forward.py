@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.objective.base import Objective
+from tacit.objective.base import Loss, Objective
 from tacit.types import Flips
 
 __all__ = ["Forward", "corrected"]
@@ -18,7 +18,7 @@ __all__ = ["Forward", "corrected"]
 
 @final
 @dataclass(frozen=True)
-class Forward(Objective):
+class Forward(Loss):
     """Cross-entropy between randomised classes and predictions randomised alike.
 
     ``-log(q + (p - q) P(y'))`` for a randomised class ``y'``, where P is the model's probability, p
@@ -39,7 +39,7 @@ class Forward(Objective):
     """
 
     spec_name: ClassVar[str] = "forward"
-    of: Objective
+    of: Loss
     keep: float
     other: float
     classes: int
@@ -85,4 +85,9 @@ def corrected(objective: Objective, flips: Flips | None) -> Objective:
     """
     if flips is None:
         return objective
+    if not isinstance(objective, Loss):
+        raise InputError(
+            f"objective {objective} has no class probabilities to correct for flipped labels: use "
+            "correction=debiased"
+        )
     return Forward(objective, keep=flips.keep, other=flips.other, classes=flips.classes)

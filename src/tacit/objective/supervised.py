@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as nn
 
 from tacit.errors import InputError
-from tacit.objective.base import OBJECTIVES, Objective
+from tacit.objective.base import OBJECTIVES, Loss
 
 __all__ = ["BinaryCrossEntropy", "CrossEntropy"]
 
@@ -21,7 +21,7 @@ _FLOOR = -10.0
 @final
 @OBJECTIVES.register("bce")
 @dataclass(frozen=True)
-class BinaryCrossEntropy(Objective):
+class BinaryCrossEntropy(Loss):
     """Binary cross-entropy of one logit per example.
 
     ``log(1 + exp(-l)) + (1 - y) l``, so the gradient at the logit is ``p - y``: linear in y, which
@@ -57,7 +57,7 @@ class BinaryCrossEntropy(Objective):
 @final
 @OBJECTIVES.register("ce")
 @dataclass(frozen=True)
-class CrossEntropy(Objective):
+class CrossEntropy(Loss):
     """Cross-entropy over any number of classes.
 
     ``-log softmax(l)[y]``, or ``-sum over k of t_k log softmax(l)[k]`` for soft targets ``[B, C]``;

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.report.audit_plots import curves, distributions, over_epochs
+from tacit.report.audit_plots import (
+    confusion,
+    curves,
+    distributions,
+    over_epochs,
+    sorted_over_epochs,
+)
 from tacit.report.audit_table import by_attack, reached
 from tacit.report.blocks import (
     Block,
@@ -52,6 +58,8 @@ def audit_page(path: Path, record: Mapping[str, Any]) -> None:
         Facts(_facts(audit, rows)),
         *by_attack(rows),
         *over_epochs(audit, order),
+        *sorted_over_epochs(audit, order),
+        *confusion(audit, order),
         *distributions(audit, order),
         *curves(audit, order),
         *_advice(audit),

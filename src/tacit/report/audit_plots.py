@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tacit.errors import InputError
-from tacit.report.blocks import Block, Figure, Heading, Paragraph, SideBySide
+from tacit.report.blocks import (
+    Block,
+    Cell,
+    Figure,
+    Heading,
+    Paragraph,
+    SideBySide,
+    TableBlock,
+)
 from tacit.report.fields import Fields
 from tacit.report.figures import Line, line_plot
 from tacit.report.plots import Curve, Histogram, densities, roc
 
-__all__ = ["curves", "distributions", "over_epochs"]
+__all__ = ["confusion", "curves", "distributions", "over_epochs", "sorted_over_epochs"]
 
 _LINES = 6  # more lines than this cannot be told apart
 _BANDS = 2  # and more intervals than this hide each other
@@ -28,7 +36,7 @@ _COMPOSED = (
 def over_epochs(audit: Fields, order: Sequence[str]) -> list[Block]:
     """Return leakage after each epoch, with what the certificate composes to."""
     inner = audit.need("epochs")
-    names = [name for name in order if inner.rows(name)][:_LINES]
+    names = [name for name in order if _has(inner.rows(name), "leak_auc")][:_LINES]
     if not names:
         return []
     drawn = [
@@ -41,6 +49,43 @@ def over_epochs(audit: Fields, order: Sequence[str]) -> list[Block]:
     )
     said = _AGAIN + (_COMPOSED if audit.rows("reference") else "")
     return [Heading("Leakage over epochs"), Figure(plot), Paragraph(said)]
+
+
+def sorted_over_epochs(audit: Fields, order: Sequence[str]) -> list[Block]:
+    """Return the clustering accuracy after each epoch, of attacks that sort examples."""
+    inner = audit.need("epochs")
+    names = [name for name in order if _has(inner.rows(name), "clustering_accuracy")][:_LINES]
+    if not names:
+        return []
+    drawn = [
+        Line(name=name, x=_epochs(rows), style=order.index(name),
+             y=[row.number("clustering_accuracy") for row in rows])
+        for name in names
+        for rows in [inner.rows(name)]
+    ]  # fmt: skip
+    plot = line_plot(
+        drawn, title="Clustering accuracy after each epoch", x="epoch", y="accuracy", span=(0, 1.05)
+    )
+    return [Heading("Examples sorted into classes"), Figure(plot), Paragraph(
+        "The share of examples in the right group, each group named after the class that fits "
+        "best. An attacker who sorts examples needs the name of one of each group only."
+    )]  # fmt: skip
+
+
+def confusion(audit: Fields, order: Sequence[str]) -> list[Block]:
+    """Return which classes the best sorting confuses."""
+    found = audit.part("confusion")
+    name = next((n for n in order if found is not None and found.value.get(n)), None)
+    if found is None or name is None:
+        return []
+    table: list[list[int]] = found.value[name]
+    header = ["class", *(f"as {c}" if c < len(table) else "unnamed" for c in range(len(table[0])))]
+    rows: list[list[Cell]] = [[str(c), *counts] for c, counts in enumerate(table)]
+    return [TableBlock(header, rows, caption=f"Classes as recovered by {name}")]
+
+
+def _has(rows: Sequence[Fields], key: str) -> bool:
+    return any(row.number(key) is not None for row in rows)
 
 
 def _compared(audit: Fields, *, places: Sequence[float | None]) -> list[Line]:

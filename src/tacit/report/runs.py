@@ -16,6 +16,7 @@ from tacit.report.blocks import (
     SideBySide,
     TableBlock,
 )
+from tacit.report.components import component_blocks
 from tacit.report.fields import Fields, finite
 from tacit.report.figures import Line, Plot, line_plot
 from tacit.report.page import write_page
@@ -35,6 +36,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Run], Cell]], ...] = (
     ("worst", "worst leak", lambda run: run.worst()[0]),
     ("worst_attack", "by", lambda run: run.worst()[1]),
     ("memory_leak", "memory leak", lambda run: run.memory),
+    ("embedding_leak", "own output", lambda run: run.found.number("embedding_leak")),
     ("certificate.auc_bound", "bound", lambda run: run.bound),
     ("seconds", "seconds", lambda run: run.found.number("seconds")),
 )
@@ -42,7 +44,8 @@ _READING = (
     "Leak AUC is how well an attack ranks the label party's positives, whichever end they come out "
     "at: 0.5 is nothing, 1.0 is every label. Mean and q95 are taken over batches, where chance "
     "alone lifts the number; the dots compare all batches together. The bound is that of one "
-    "release under its certificate's assumption: releases of the same examples add up."
+    "release under its certificate's assumption: releases of the same examples add up. Own "
+    "output is the leak AUC of the feature parties' embedding itself, where it is one number wide."
 )
 
 
@@ -64,6 +67,7 @@ def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
             *_over_time(every),
             *_trade(every),
             *_layers(every),
+            *component_blocks(every),
             *_releases(every),
         ],
         record={"runs": kept},

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, final
 
 import torch
@@ -18,12 +20,14 @@ from torch import Tensor, nn
 from tacit.errors import InputError, ReleaseError
 from tacit.guard import Guard
 from tacit.nets import Combine, combine
-from tacit.objective import Objective
+from tacit.objective import Learner, Objective, Setting, Signal, Turn
+from tacit.rng import Key
 from tacit.runtime._frozen import frozen
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.types import Cut
 
-__all__ = ["FeatureEnd", "FeatureParty", "LabelEnd", "LabelParty", "Released", "Rows", "adam"]
+__all__ = ["FeatureEnd", "FeatureParty", "LabelEnd", "LabelParty", "Released", "Rows", "Shown",
+           "adam"]  # fmt: skip
 
 Rows = Tensor
 """Positions of a batch's examples in the order that both sides share, int64."""
@@ -84,6 +88,17 @@ def adam(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.opt
     ``weight_decay`` is an L2 penalty on all weights.
     """
     return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shown:
+    """A batch as the label party saw it: the combined cut, what was made of it, what was sent."""
+
+    rows: Rows
+    cut: Tensor
+    signal: Signal
+    released: Tensor
 
 
 @final
@@ -153,6 +168,9 @@ class LabelParty(LabelEnd):
 
     With ``early`` the release is returned before the top model's weight gradients are computed, so
     that both sides can work at once; in one process, where they cannot, that only costs time.
+    ``width`` (of the combined cut), ``key`` and ``first_steps`` are for objectives that ask for
+    them, and ``learner`` is an objective at work that was made before. ``embedded`` is shown the
+    combined cut of everything that is predicted; ``last`` is the last batch as this party saw it.
     ``release`` stands in for the guard's where one guard protects what several workers compute.
     """
 
@@ -167,18 +185,26 @@ class LabelParty(LabelEnd):
         combined_by: Combine = "sum",
         source: Source | None = None,
         early: bool = True,
+        width: int | None = None,
+        key: Key | None = None,
+        first_steps: int = 0,
+        learner: Learner | None = None,
+        embedded: Callable[[Tensor], None] | None = None,
         release: Callable[[Cut], Released] | None = None,
     ) -> None:
         self.top = top
-        self._early = early
         self.guard = guard
         self.objective = objective
+        self.learner = learner or objective.learner(
+            Setting(top=top, optimizer=optimizer, labels=labels, width=width, key=key,
+                    first_steps=first_steps, early=early)
+        )  # fmt: skip
+        self.last: Shown | None = None
         self._labels = labels
         self._source = source
-        self._optimizer = optimizer
         self._combined_by = combined_by
-        self._release = release
-        self._loss: Tensor | None = None
+        self._embedded = embedded
+        self._protect = release
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
         """Return one release per feature party.
@@ -186,59 +212,47 @@ class LabelParty(LabelEnd):
         The combined cut is protected once, whatever the number of feature parties; what each of
         them gets is computed from that one release.
         """
-        self._loss = None
+        self.learner.undo()
         _check_embeddings(rows, embeddings)
         parts = [e.values.detach().requires_grad_() for e in embeddings]
         joined = combine(parts, self._combined_by)
-        cut = joined.detach().requires_grad_()
-        labels = self._labels[rows]
-        outputs = self._outputs(rows, cut)
-        # Labels that were randomised bring their own targets; the loss sees nothing else of them.
-        loss = self.objective.loss(outputs, getattr(labels, "targets", labels))
-        grads = self._differentiate(loss, cut)
-        wanted = "probs" in self.guard.protection.needs
-        probs = self.objective.probabilities(outputs.detach()) if wanted else None
-        release = (self._release or self.guard.release)(
-            Cut(
-                grads=grads,
-                labels=labels,
-                probs=probs,
-                ids=rows,
-                embeddings=joined.detach(),
-                step=embeddings[0].step,
-                weight=1 / len(rows),
-            )
+        turn = Turn(
+            cut=joined.detach().requires_grad_(),
+            labels=self._labels[rows],
+            step=embeddings[0].step,
+            outputs=partial(self._outputs, rows),
         )
-        self._loss = loss  # only now: a step that was refused must not train the top model
+        try:
+            release = self._release(rows, turn, self.learner.begin(turn))
+        except BaseException:
+            self.learner.undo()  # a step that was refused must not train the top model
+            raise
         if len(parts) == 1:
             return [Gradient(step=release.step, values=release.grads)]
         shares = torch.autograd.grad(joined, parts, grad_outputs=release.grads)
         return [Gradient(step=release.step, values=share) for share in shares]
 
-    def _differentiate(self, loss: Tensor, cut: Tensor) -> Tensor:
-        """Return the gradient at the cut; the weights' gradients come first or later.
-
-        Early releases cost a second pass through the top model's activations, which pays where the
-        feature party works at the same time. The numbers are the same bit for bit.
-        """
-        if self._early:
-            (grads,) = torch.autograd.grad(loss, cut, retain_graph=True)
-            return grads
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert cut.grad is not None  # noqa: S101 - it is a leaf of the graph that was just run
-        return cut.grad
+    def _release(self, rows: Rows, turn: Turn, signal: Signal) -> Released:
+        """Return the protected gradient at the combined cut."""
+        wanted = "probs" in self.guard.protection.needs
+        release = (self._protect or self.guard.release)(
+            Cut(
+                grads=signal.grads,
+                labels=turn.labels,
+                probs=self.learner.probabilities(signal.outputs) if wanted else None,
+                ids=rows,
+                embeddings=turn.cut.detach(),
+                step=turn.step,
+                weight=1 / len(rows),
+            )
+        )
+        cut = turn.cut.detach()
+        self.last = Shown(rows=rows, cut=cut, signal=signal, released=release.grads)
+        return release
 
     def update(self) -> float:
         """Take an optimiser step on the top model."""
-        if self._loss is None:
-            raise ReleaseError("update was called before a step was begun")
-        loss, self._loss = self._loss, None
-        if self._early:
-            self._optimizer.zero_grad(set_to_none=True)
-            loss.backward(inputs=list(self.top.parameters()))  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-        return float(loss.detach())
+        return self.learner.update()
 
     def counted(self, rows: Rows) -> Tensor:
         """Return the ids that a ledger counts rows by; randomised labels have their own."""
@@ -249,7 +263,9 @@ class LabelParty(LabelEnd):
         """Return predicted probabilities without a graph."""
         with torch.no_grad():
             joined = combine(list(embeddings), self._combined_by)
-            return self.objective.probabilities(self._outputs(rows, joined))
+            if self._embedded is not None:
+                self._embedded(joined)
+            return self.learner.probabilities(self._outputs(rows, joined))
 
     def _outputs(self, rows: Rows, cut: Tensor) -> Tensor:
         own = () if self._source is None else self._source(rows)

@@ -58,6 +58,13 @@ class TrainConfig(BaseModel):
 
         return None if text is None else str(get_labels(text))
 
+    @field_validator("objective")
+    @classmethod
+    def _known_objective(cls, text: str | None) -> str | None:
+        from tacit.objective import get  # noqa: PLC0415 - torch loads only when it is used
+
+        return None if text is None else str(get(text))
+
     @field_validator("budget")
     @classmethod
     def _known_budget(cls, text: str | None) -> str | None:

@@ -36,7 +36,8 @@ from tacit.study.company import (
 )
 from tacit.study.kept_matching import keep_matching, matching_of
 from tacit.study.label_measures import LabelMeasures
-from tacit.study.label_parts import own_source, reception_of, top_of
+from tacit.study.label_model import combined_cut, objective_of, own_source, top_of
+from tacit.study.label_parts import reception_of
 from tacit.study.party_config import PartyConfig
 from tacit.study.together import team_of
 from tacit.types import Cut, Release
@@ -65,7 +66,7 @@ class LabelCompany:
         self._common: Common | None = None
         encoding_of(folder, self.table)
         self.measures = LabelMeasures(config, folder, classes=self.classes)
-        self.objective = objective.get("bce" if self.classes == 2 else "ce")
+        self.objective = objective_of(config, self.classes)
         self._key = self._secret()
         self.journal = Journal.open(
             folder.path / "journal", run=run_name(config), sync=config.journal_sync
@@ -156,12 +157,17 @@ class LabelCompany:
             optimizer=optimizer,
             combined_by=config.combine,
             source=own_source(self.table, common),
+            width=combined_cut(config, self.classes),
+            key=Key(self._key),
+            first_steps=Schedule.of(self.plan, len(common)).per_epoch,
+            embedded=self.measures.embedded,
             release=release,
         )
+        self.measures.learner = party.learner
         return Works(
             party=end(party),
-            models={"top": top},
-            optimizers={"top": optimizer},
+            models={"top": top, **party.learner.models},
+            optimizers={"top": optimizer, **party.learner.optimizers},
             states=lambda: _states(guard) | self.measures.states(),
         )
 
@@ -244,6 +250,7 @@ class LabelCompany:
             "role": config.role,
             "ended": ended,
             "protection": config.protect,
+            "objective": str(self.objective),
             "labels": config.labels,
             "budget": config.budget,
             "steps": self.place.stops()[-1],

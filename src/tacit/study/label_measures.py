@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from tacit.monitor import LeakMonitor
+from tacit.objective import Learner
 from tacit.recall import MemoryMonitor
 from tacit.runtime.checkpoint import State
 from tacit.runtime.state_folder import StateFolder
+from tacit.study.embedded import Embedded, signed
 from tacit.study.outcome import Claims, leak_records, utility
 from tacit.study.party_config import PartyConfig
 from tacit.types import Cut, Release
@@ -31,7 +33,8 @@ class LabelMeasures:
     """Attacks the releases live and keeps the measures of every epoch, in the state folder.
 
     What the memory attack has added up is part of a checkpoint; the other attacks look at single
-    releases and begin anew after a restart.
+    releases and begin anew after a restart. ``embedded`` is shown what is predicted from, and
+    ``learner`` is the objective at work, once there is one.
     """
 
     def __init__(self, config: PartyConfig, folder: StateFolder, *, classes: int) -> None:
@@ -42,6 +45,8 @@ class LabelMeasures:
         self._monitor = LeakMonitor(config.attacks, **watch) if self._watched else None
         self._memory: MemoryMonitor | None = None
         self._claims = Claims()
+        self.embedded = Embedded()
+        self.learner: Learner | None = None
         self._numbers: tuple[Indices, Indices] | None = None
         self.history: dict[str, dict[str, Any]] = folder.read(HISTORY) or {}
 
@@ -80,14 +85,21 @@ class LabelMeasures:
     def evaluated(self, epoch: int, probs: Tensor, truth: Indices) -> str:
         """Keep the measures of an epoch and return them as a line."""
         test = utility(probs.numpy(), truth)
+        flipped = self._learned().get("flipped")
+        if flipped is not None:
+            test = signed(test, flipped=flipped)
         self.history[str(epoch)] = {
             "epoch": epoch,
             "test": test,
             "leak": {} if self._monitor is None else leak_records(self._monitor.recent()),
             "memory_leak": None if self._memory is None else self._memory.leak(),
+            "embedding_leak": self.embedded.leak(truth),
         }
         self._folder.write(HISTORY, self.history)
         return ", ".join(f"test {name} {value:.4f}" for name, value in test.items())
+
+    def _learned(self) -> dict[str, Any]:
+        return {} if self.learner is None else self.learner.record()
 
     def record(self) -> dict[str, Any]:
         """Return everything that was measured, as plain values."""
@@ -96,6 +108,8 @@ class LabelMeasures:
             "test": epochs[-1]["test"] if epochs else None,
             "leak": {} if self._monitor is None else leak_records(self._monitor.report()),
             "memory_leak": None if self._memory is None else self._memory.leak(),
+            "embedding_leak": epochs[-1].get("embedding_leak") if epochs else None,
+            "objective_record": self._learned(),
             "sum_kl_per_release": self._claims.sum_kl(),
             "history": epochs,
         }

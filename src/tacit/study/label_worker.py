@@ -27,7 +27,8 @@ from tacit.runtime.session import Step
 from tacit.runtime.state_folder import StateFolder
 from tacit.study.company import Log, checkpoints_of, encoding_of
 from tacit.study.kept_matching import matching_of
-from tacit.study.label_parts import own_source, reception_of, top_of
+from tacit.study.label_model import objective_of, own_source, top_of
+from tacit.study.label_parts import reception_of
 from tacit.study.party_config import PartyConfig
 from tacit.study.together import team_of
 
@@ -101,7 +102,7 @@ class LabelWorker:
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
         config, common = self.config, self._common
         labels = torch.from_numpy(np.asarray(self.table.labels)[common.order])
-        loss, flips = objective.get("bce" if self.classes == 2 else "ce"), None
+        loss, flips = objective_of(config, self.classes), None
         if config.labels is not None:
             labels = self.team.targets(lambda: labels)
             flips = get_labels(config.labels).flips(self.classes)

@@ -47,6 +47,7 @@ def results_of(
     certificate = guard.last_certificate
     chosen = None if trial.selection is None else trial.selection.choice
     last = -1 if chosen is None else chosen.epoch - 1
+    learned = trial.label.learner.record()
     return {
         "dataset": trial.table.name,
         "model": config.model,
@@ -64,10 +65,13 @@ def results_of(
         "leak": _leaks(trial.monitor),
         "layers": {name: _leaks(m) for layer in trial.layers for name, m in layer.monitors.items()},
         "memory_leak": None if trial.memory is None else trial.memory.leak(),
+        "embedding_leak": trial.embedding_leak
+        if chosen is None
+        else history[last]["embedding_leak"],
+        "objective_record": learned,
+        "components": _components(trial, learned),
         "certificate": None if certificate is None else vars(certificate),
-        "label_certificate": (
-            None if guard.label_guard is None else asdict(guard.label_certificate())
-        ),
+        "label_certificate": asdict(guard.label_certificate()) if guard.label_guard else None,
         "ledger": None if guard.ledger is None else asdict(guard.ledger.summary()),
         "sum_kl_per_release": trial.claims.sum_kl(),
         "releases": dict(guard.counts),
@@ -77,6 +81,12 @@ def results_of(
         "seconds": seconds,
         "steps_per_second": steps / seconds if seconds > 0 else 0.0,
     }
+
+
+def _components(trial: Trial, learned: dict[str, Any]) -> dict[str, Any] | None:
+    if trial.components is None:
+        return None
+    return trial.components.record(flipped=bool(learned.get("flipped")))
 
 
 def _leaks(monitor: LeakMonitor | None) -> dict[str, dict[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PartyConfig", "read_party_config"]
 
-_LABEL_ONLY = ("combine", "protect", "labels", "budget", "label_secret", "share_metrics",
-               "journal_sync", "attacks", "monitor_every", "write_truth")  # fmt: skip
+_LABEL_ONLY = ("combine", "protect", "labels", "objective", "budget", "label_secret",
+               "share_metrics", "journal_sync", "attacks", "monitor_every",
+               "write_truth")  # fmt: skip
 _FEATURE_ONLY = ("classes", "number", "record")
 MOST_PEERS = 8
 _PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret")
@@ -66,6 +68,7 @@ class PartyConfig(BaseModel):
     combine: Literal["sum", "mean", "max", "product", "concat"] = "sum"
     protect: str | None = None
     labels: str | None = None
+    objective: str | None = None
     budget: str | None = None
     label_secret: Path | None = None
     share_metrics: bool = False
@@ -83,14 +86,20 @@ class PartyConfig(BaseModel):
             return check_name(given)
         return tuple(map(check_name, given))
 
-    @field_validator("protect", "labels", "budget")
+    @field_validator("protect", "labels", "objective", "budget")
     @classmethod
     def _a_spec(cls, text: str | None, info: Any) -> str | None:  # noqa: ANN401 - pydantic's
         from tacit.measure import Budget  # noqa: PLC0415 - loads numpy
-        from tacit.protect import get, get_labels  # noqa: PLC0415 - torch loads only when used
+        from tacit.objective import get as get_objective  # noqa: PLC0415 - torch loads when used
+        from tacit.protect import get, get_labels  # noqa: PLC0415 - as above
 
-        read = {"protect": get, "labels": get_labels, "budget": Budget.parse}[info.field_name]
-        return None if text is None else str(read(text))
+        readers: dict[str, Callable[[str], object]] = {
+            "protect": get,
+            "labels": get_labels,
+            "objective": get_objective,
+            "budget": Budget.parse,
+        }
+        return None if text is None else str(readers[info.field_name](text))
 
     @field_validator("attacks")
     @classmethod

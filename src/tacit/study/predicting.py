@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit import data, objective
+from tacit import data
 from tacit.errors import InputError, LostError, PeerError, UsageError
 from tacit.guard import Guard
+from tacit.objective import Learner, Setting
+from tacit.rng import Key
 from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.dialogue import Bye, Predict
 from tacit.runtime.feature_run import greet, stop_of
@@ -31,7 +33,8 @@ from tacit.runtime.schedule import piece_of
 from tacit.runtime.session import predict
 from tacit.runtime.state_folder import StateFolder, write_whole
 from tacit.study.company import ENCODING, Log, bottom_of, checkpoints_of, dialler, waiting_for
-from tacit.study.label_parts import listen, own_source, reception_of, top_of
+from tacit.study.label_model import objective_of, own_source, top_of
+from tacit.study.label_parts import listen, reception_of
 from tacit.study.outcome import utility
 from tacit.study.party_config import PartyConfig
 
@@ -47,6 +50,7 @@ class _Model:
     part: nn.Module
     step: int
     plan: Plan
+    learner: Learner | None = None
 
 
 def predict_rows(config: PartyConfig, rows: Path, out: Path, *, log: Log) -> dict[str, Any]:
@@ -71,9 +75,23 @@ def _trained(config: PartyConfig, folder: StateFolder, rows: Path) -> _Model:
     table = data.load_party(rows, role=config.role, encoding=encoding)
     name = "bottom" if config.role == "feature" else "top"
     part = bottom_of(config, table) if name == "bottom" else top_of(config, table, seed=0)
-    latest.restore(models={name: part}, optimizers={name: adam(part, config.lr)})
+    optimizer = adam(part, config.lr)
+    learner = None if name == "bottom" else _learner(config, table, part, optimizer)
+    models, optimizers = ({}, {}) if learner is None else (learner.models, learner.optimizers)
+    latest.restore(models={name: part, **models}, optimizers={name: optimizer, **optimizers})
     plan = config.plan(classes=table.classes or config.classes, purpose="predict")
-    return _Model(table=table, part=part, step=latest.step, plan=plan)
+    return _Model(table=table, part=part, step=latest.step, plan=plan, learner=learner)
+
+
+def _learner(
+    config: PartyConfig, table: data.PartyTable, top: nn.Module, optimizer: torch.optim.Optimizer
+) -> Learner:
+    """Return the objective as it ended; it learns nothing here, so any labels and key will do."""
+    assert table.classes is not None  # noqa: S101 - a label party's table has classes
+    any_labels, any_key = torch.arange(table.classes), Key.from_seed(0)
+    return objective_of(config, table.classes).learner(
+        Setting(top=top, optimizer=optimizer, labels=any_labels, key=any_key)
+    )
 
 
 def _send(config: PartyConfig, model: _Model, log: Log) -> int:
@@ -131,10 +149,11 @@ def _score(
         model.part,
         torch.zeros(len(common), dtype=torch.int64),  # nothing is learned here
         guard=Guard("none"),
-        objective=objective.get("bce" if table.classes == 2 else "ce"),
+        objective=objective_of(config, model.table.classes or config.classes),
         optimizer=adam(model.part, config.lr),
         combined_by=config.combine,
         source=own_source(table, common),
+        learner=model.learner,
     )
     rows = torch.arange(len(common))
     probs: Tensor = predict(rows, features=remotes, label=label, batch_size=piece_of(model.plan))

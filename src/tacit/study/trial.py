@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -20,12 +20,16 @@ from tacit.guard import Guard
 from tacit.measure import Ledger, forecast
 from tacit.monitor import LeakMonitor
 from tacit.recall import MemoryMonitor
+from tacit.rng import Key
 from tacit.runtime import FeatureEnd, FeatureParty, LabelParty, Recorded, adam, predict, train
 from tacit.study.batches import days, epochs, held_out, steps_of_days
 from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
+from tacit.study.embedded import Components, Embedded, signed
+from tacit.study.label_model import fitting_objective
 from tacit.study.layers import LayerMonitor
 from tacit.study.outcome import Claims, leak_records, mean, results_of, utility
+from tacit.study.progress import Observer, Progress
 from tacit.study.selection import Selection
 from tacit.types import Cut, Release
 
@@ -33,26 +37,6 @@ __all__ = ["Observer", "Progress", "Trial", "run"]
 
 Indices = npt.NDArray[np.int64]
 Watcher = Callable[[Cut, Release], None]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """What an observer is told: after every step, and with ``test`` at the end of a part.
-
-    A part is an epoch, or a day of a stream.
-    """
-
-    step: int
-    steps: int
-    part: int
-    loss: float
-    test: dict[str, float] | None = None
-    leak: dict[str, dict[str, float]] | None = None
-    note: str | None = None
-
-
-Observer = Callable[[Progress], None]
 
 
 @final
@@ -67,20 +51,23 @@ class Trial:
         self.table = data.load(
             config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
         )
-        fitting = "bce" if self._binary else "ce"
-        self.objective = objective.get(config.objective or fitting)
-        if str(self.objective) != fitting:
-            raise UsageError(
-                f"--objective {self.objective}: {self.table.name} has {self.table.classes} classes "
-                f"and needs {fitting}"
-            )
+        self.objective = fitting_objective(
+            config.objective,
+            classes=self.table.classes,
+            parties=config.parties,
+            combine=config.combine,
+        )
         train_rows, self.test_rows = data.split(self.table, seed=config.seed)
         self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
         watch = {"every": config.monitor_every, "classes": self.table.classes}
         self.monitor = LeakMonitor(config.attacks, **watch) if config.attacks else None
         self.memory = MemoryMonitor(every=config.monitor_every) if config.attacks else None
         self.claims = Claims()
+        self.embedded = Embedded()
+        watched = self._binary and config.attacks
+        self.components = Components(np.asarray(self.table.labels)) if watched else None
         self.selection: Selection | None = None
+        self.embedding_leak: float | None = None
         self.features, self.label, self.layers = self._parties()
         self.tapes: list[TapeWriter] = []
         self.ends: list[FeatureEnd] = list(self.features)
@@ -101,12 +88,10 @@ class Trial:
     def _parties(self) -> tuple[list[FeatureParty], LabelParty, list[LayerMonitor]]:
         config, table = self.config, self.table
         columns = data.assign(table, config.parties)
-        (everything,) = data.assign(table, 1)
         architecture = nets.get(config.model)
-        own = everything if architecture.uses_own else None
-        seed = config.seed if config.augment else None
-        reader = Reader(table, bins=config.bins, rows=self.train_rows, augment=seed)
-        self.reader = reader
+        own = data.assign(table, 1)[0] if architecture.uses_own else None
+        reader = self.reader = Reader(table, bins=config.bins, rows=self.train_rows,
+                                      augment=config.seed if config.augment else None)  # fmt: skip
         model = architecture.build(
             parties=[reader.inputs(part) for part in columns],
             own=None if own is None else reader.inputs(own),
@@ -116,11 +101,10 @@ class Trial:
             seed=config.seed,
         )
         features = [
-            FeatureParty(
-                bottom, reader.source(part), optimizer=self._optimizer(bottom), depth=config.depth
-            )
+            FeatureParty(bottom, reader.source(part), optimizer=self._optimizer(bottom),
+                         depth=config.depth)
             for bottom, part in zip(model.bottoms, columns, strict=True)
-        ]
+        ]  # fmt: skip
         layers = self._layer_monitors(features)
         truth = torch.from_numpy(np.array(table.labels))  # a copy: the file is read-only
         guard = self._guard(_judged(truth, self.monitor, self.memory, self.claims, *layers))
@@ -135,10 +119,17 @@ class Trial:
             combined_by=config.combine,
             source=None if own is None else reader.source(own),
             early=False,
+            width=model.width,
+            key=Key.from_seed(config.seed),
+            first_steps=0 if config.stream else len(self.train_rows) // config.batch_size,
+            embedded=self.embedded,
         )
-        if config.hold_out is not None:
-            self.selection = Selection(self.held_rows, labels, features=features, label=label)
+        self._select(labels, features, label)
         return features, label, layers
+
+    def _select(self, labels: Tensor, features: list[FeatureParty], label: LabelParty) -> None:
+        if self.config.hold_out is not None:
+            self.selection = Selection(self.held_rows, labels, features=features, label=label)
 
     def _optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         return adam(model, self.config.lr, weight_decay=self.config.weight_decay)
@@ -189,8 +180,12 @@ class Trial:
     def score(self, rows: Indices) -> dict[str, float]:
         """Return the measures of utility on some rows."""
         place = torch.from_numpy(rows)
+        truth = np.asarray(self.table.labels)[rows]
         probs = predict(place, features=self.features, label=self.label).numpy()
-        return utility(probs, np.asarray(self.table.labels)[rows])
+        found = utility(probs, truth)
+        self.embedding_leak = self.embedded.leak(truth)
+        flipped = self.label.learner.record().get("flipped")
+        return found if flipped is None else signed(found, flipped=flipped)
 
 
 @final
@@ -221,6 +216,7 @@ class _Run:
                     "test": found,
                     "leak": leak,
                     "memory_leak": None if memory is None else memory.leak(),
+                    "embedding_leak": self.trial.embedding_leak,
                 }
             )
             if self.trial.selection is not None:
@@ -232,8 +228,12 @@ class _Run:
         places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
         steps = train(places, features=trial.ends, label=trial.label, first=len(self.losses),
                       depth=trial.config.depth)  # fmt: skip
+        if trial.components is not None:
+            trial.components.begin()
         for done in steps:
             self.losses.append(done.loss)
+            if trial.components is not None:
+                trial.components.add(trial.label.last)
             first = len(self.losses) == 1
             self._report(number, done.loss, note=self._forecast() if first else None)
 

@@ -223,7 +223,7 @@ class AttackContract:
             raise AssertionError(f"{self.attack}: nothing can be revealed: {error}") from error
         embeddings = None
         if "embeddings" in self.attack.needs:
-            embeddings = torch.randn(len(grads), 6, generator=rng)
+            embeddings = torch.randn(len(grads), grads[0].numel(), generator=rng)
         return View(grads=grads, embeddings=embeddings, known=known)
 
     def _alone(self, grads: Tensor) -> View:
