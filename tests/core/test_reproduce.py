@@ -115,6 +115,41 @@ def test_it_runs_small(name):
     checked(find(name).read(records))
 
 
+@pytest.mark.parametrize("name", [f"gafm/{name}" for name in NAMES["gafm"]])
+def test_gafm_runs_small(name):
+    records = records_of(find(name), keep=lambda config: config.seed == 0, model="gafm_net",
+                         batch_size=128, epochs=4)  # fmt: skip
+    finding = checked(find(name).read(records))
+    assert all(record.results["tvd"] is not None for record in records)
+    assert all(0.5 <= record.results["train_auc"] <= 1 for record in records)
+    if name == "gafm/fig2-gradients":
+        parts = {row[2] for row in finding.tables[0].rows if row[1] == "GAFM"}
+        assert parts == {"whole", "gan", "penalty"}
+
+
+BRIEF = "exploit(trials=1, examples=100, epochs=5)"
+
+
+@pytest.mark.parametrize(
+    ("name", "attacks"),
+    [
+        ("fig4-attacks", (BRIEF, "kmeans", "unsplit(epochs=2)", "completion(epochs=2)")),
+        ("fig5-noise", (BRIEF, "kmeans", "completion(epochs=2)")),
+        ("table2-ablation", (BRIEF, BRIEF[:-1] + ", lambda_p=0)")),
+    ],
+)
+def test_exploit_runs_small(name, attacks):
+    records = records_of(find(name), dataset="digits", rows=300, epochs=2, batch_size=64,
+                         attacks=attacks)  # fmt: skip
+    finding = find(name).read(records)
+    assert finding.tables[0].rows
+    (first, *_) = records
+    found = first.results["attacks"]
+    assert set(found) == set(first.config["attacks"])
+    assert all(0 < attack["accuracy"] <= 1 for attack in found.values())
+    assert len(found["exploit(trials=1, examples=100, epochs=5)"]["epochs"]) == 2
+
+
 def test_observations_are_those_of_the_gradients():
     """At a cut one layer deep, dh/dz is the same for all: norms tell |p - y| and nothing else."""
     records = records_of(

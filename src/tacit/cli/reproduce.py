@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["reproduce"]
 
+_WIDE = 160
 _VERDICTS = {True: "yes", False: "NO", None: "cannot tell"}
 
 
@@ -108,7 +109,7 @@ def _list(found: Sequence[Study], *, as_json: bool) -> None:
 
 
 def _show(record: Mapping[str, Any]) -> None:
-    console = Console(soft_wrap=False)
+    console = Console() if Console().is_terminal else Console(width=_WIDE)
     console.print(f"{record['name']}: {record['title']} ({record['place']})", highlight=False)
     for table in record["tables"]:
         drawn = Table(*table["header"], title=table["title"], title_justify="left")

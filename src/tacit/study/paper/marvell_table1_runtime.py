@@ -91,8 +91,8 @@ def _table(config: TrainConfig) -> tuple[FeatureParty, LabelParty, Iterator[Tens
 
     from tacit.study.trial import Trial  # noqa: PLC0415 - loads torch
 
-    epochs = -(-(config.monitor_every + _WARM) // 1)
-    trial = Trial(config.model_copy(update={"epochs": epochs}))
+    enough = config.monitor_every + _WARM  # an epoch has a step at least
+    trial = Trial(config.model_copy(update={"epochs": enough}))
     rows = (torch.from_numpy(batch) for batches, _ in trial.parts() for batch in batches)
     return trial.features[0], trial.label, rows
 
