@@ -66,7 +66,7 @@ def checked(finding):
     for table in finding.tables:
         assert table.rows
         assert all(len(row) == len(table.header) for row in table.rows), table.title
-        assert any(isinstance(cell, float | Spread) for row in table.rows for cell in row)
+        assert any(isinstance(cell, int | float | Spread) for row in table.rows for cell in row)
     assert all(claim.text and claim.source and claim.found for claim in finding.claims)
     assert all(plot.data for plot in finding.figures)
     return finding

@@ -71,7 +71,7 @@ def _attacked(row: Mapping[str, Any], found: Mapping[str, Any], share: float) ->
 def best_accuracy(curve: Mapping[str, Any], share: float) -> float:
     """Return the accuracy at the best threshold of a ROC curve, for a share of positives.
 
-    >>> best_accuracy({"fpr": [0, 0.1, 1], "tpr": [0, 0.8, 1]}, 0.5)
+    >>> round(best_accuracy({"fpr": [0, 0.1, 1], "tpr": [0, 0.8, 1]}, 0.5), 3)
     0.85
     """
     fpr, tpr = (np.asarray(curve[name]) for name in ("fpr", "tpr"))

@@ -90,7 +90,7 @@ def share_below(ours: Points, theirs: Points) -> float | None:
     Points are (worth, leak), more worth is better. Curves run through the points that are not
     beaten by another of the same family, straight from one to the next.
 
-    >>> share_below([(0.6, 0.5), (0.8, 0.6)], [(0.6, 0.7), (0.8, 0.7)])
+    >>> share_below([(0.6, 0.5), (0.8, 0.6)], [(0.6, 0.7), (0.8, 0.8)])
     1.0
     >>> share_below([(0.6, 0.5)], [(0.8, 0.7), (0.9, 0.8)]) is None
     True
