@@ -30,9 +30,13 @@ COLD = ["kmeans", "kmeans(by=direction)", "kmeans(by=both)", "exploit", WARM]
 IMAGES: dict[str, Any] = {"epochs": 10, "batch-size": 64}
 RUNS: dict[str, list[tuple[dict[str, Any], list[str], tuple[int, ...]]]] = {
     "mnist": [
-        ({"dataset": "mnist", "rows": 9600, "model": "mnist_conv", "seed": seed, **IMAGES},
-         [*COLD, "completion", "unsplit"], (9,))
-        for seed in (0, 1)
+        ({"dataset": "mnist", "rows": 9600, "model": "mnist_conv", "seed": seed, "epochs": 10,
+          "batch-size": 256}, [*COLD, "completion", "unsplit"], (9,))
+        for seed in (2, 3)
+    ],
+    "marvell": [
+        ({"dataset": "mnist", "rows": 9600, "model": "mnist_conv", "seed": 2, "epochs": 10,
+          "batch-size": 256, "protect": "marvell(s=4)"}, COLD, (0, 9))
     ],
     "images": [
         ({"dataset": name, "rows": 6000, "model": f"mnist_conv(config={config})", "seed": 0,

@@ -99,7 +99,7 @@ def test_flags_take_the_place_of_config_keys(capsys, tmp_path):
         (["--stream"], "time"),
         (["--config", "missing.toml"], "no such file"),
         (["--epochs", "many"], "valid integer"),
-        (["--objective", "ce"], "needs bce"),
+        (["--objective", "ce"], "need bce"),
         (["--layers", "--parties", "2"], "--parties 1"),
         (["--config", "."], "not a readable text file"),
         (["--out", "/dev/null"], "cannot be made"),
