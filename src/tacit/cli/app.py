@@ -19,6 +19,7 @@ from tacit.cli.party import party
 from tacit.cli.predict import predict
 from tacit.cli.recommend import recommend
 from tacit.cli.report import report
+from tacit.cli.reproduce import reproduce
 from tacit.cli.sweep import sweep
 from tacit.cli.train import train
 from tacit.errors import TacitError, UsageError
@@ -39,6 +40,7 @@ app.command()(party)
 app.command()(predict)
 app.command(context_settings={"allow_extra_args": True})(audit)
 app.command()(sweep)
+app.command()(reproduce)
 app.command()(report)
 app.command()(recommend)
 app.add_typer(list_app, name="list")

@@ -14,6 +14,7 @@ from tacit.report.blocks import (
 )
 from tacit.report.figures import Plot, bars, lines
 from tacit.report.page import write_page
+from tacit.report.paper import paper_page, table_text
 from tacit.report.runs import runs_page
 from tacit.report.sweep import sweep_page
 from tacit.report.sweep_svg import sweep_svg
@@ -32,8 +33,10 @@ __all__ = [
     "audit_page",
     "bars",
     "lines",
+    "paper_page",
     "runs_page",
     "sweep_page",
     "sweep_svg",
+    "table_text",
     "write_page",
 ]
