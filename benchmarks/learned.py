@@ -35,8 +35,9 @@ RUNS: dict[str, list[tuple[dict[str, Any], list[str], tuple[int, ...]]]] = {
         for seed in (2, 3)
     ],
     "marvell": [
-        ({"dataset": "mnist", "rows": 9600, "model": "mnist_conv", "seed": 2, "epochs": 10,
-          "batch-size": 256, "protect": "marvell(s=4)"}, COLD, (0, 9))
+        ({"dataset": "mnist", "rows": 9600, "model": "mnist_conv", "seed": seed, "epochs": 10,
+          "batch-size": 256, "protect": "marvell(s=4)"}, COLD[:-1], (0, 9))
+        for seed in (2, 3, 4)
     ],
     "images": [
         ({"dataset": name, "rows": 6000, "model": f"mnist_conv(config={config})", "seed": 0,
