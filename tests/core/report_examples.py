@@ -3,6 +3,8 @@
 import math
 from itertools import pairwise
 
+import numpy as np
+
 ODD = "<script>alert('odd')</script>"  # a name that no page may run
 
 
@@ -110,7 +112,24 @@ def unprotected():
         ],
         "worst": "cosine",
         "skipped": [],
-    }
+        "pictures": {
+            "source": "mine", "reason": None, "seed": 0, "class_names": ["no", ODD],
+            "attacks": {"cosine": {
+                "examples": 900, "wrong": 2,
+                "drawn": [{"id": str(i), "label": i % 2, "recovered": i % 2} for i in range(24)],
+                "more_wrong": [{"id": "24", "label": 0, "recovered": 1},
+                               {"id": "25", "label": 1, "recovered": None}],
+            }},
+        },
+    }  # fmt: skip
+
+
+def picture(example, side=8):
+    """A grey picture [1, side, side] whose pixels tell which example it is."""
+    return np.full((1, side, side), 9 * example, dtype=np.uint8)
+
+
+PICTURES = {str(i): picture(i) for i in range(26)}
 
 
 def nothing_found():

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from report_examples import AUDITS, ODD, RUNS, published_marvell, results
+from report_examples import AUDITS, ODD, PICTURES, RUNS, published_marvell, results
 from tacit import report
 from tacit.cli import main
 from tacit.errors import InputError
@@ -157,11 +157,13 @@ def test_what_an_audit_says(tmp_path):
         ({"curves": {"energy": {"fpr": [0, "x"]}}}, "curves.energy.fpr.1"),
         ({"histograms": {"energy": {"edges": [0, 1], "negatives": []}}}, "histograms.energy"),
         ({"advice": [None, 3]}, "advice.1"),
+        ({"pictures": []}, "pictures"),
+        ({"pictures": {"attacks": {"energy": {"drawn": 3}}}}, "pictures.attacks.energy.drawn"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path, change, field):
     with pytest.raises(InputError, match=re.escape(field)):
-        report.audit_page(tmp_path / "x.html", {**published_marvell(), **change})
+        report.audit_page(tmp_path / "x.html", {**published_marvell(), **change}, pictures=PICTURES)
 
 
 def test_a_curve_is_read_without_interpolation():

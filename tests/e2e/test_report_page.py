@@ -6,7 +6,7 @@ import os
 import pytest
 
 from browser_pipe import BROWSER, Browser
-from report_examples import AUDITS, RUNS, published_marvell
+from report_examples import AUDITS, ODD, PICTURES, RUNS, published_marvell
 from sweep_examples import sweep_records
 from tacit import report
 from tacit.report.fields import finite
@@ -44,6 +44,12 @@ CELLS = """[...document.querySelectorAll("[data-field]")].map((cell) =>
 DRAWN = """[...document.querySelectorAll("figure.plot")].map((box) => [
   box.querySelectorAll(".canvas svg .trace").length,
   JSON.parse(box.querySelector(":scope > script").textContent).data.length])"""
+# The side of each picture as the browser read it, the level of its first pixel, and its words.
+PICTURED = """[...document.querySelectorAll(".tiles img")].map((img) => {
+  const canvas = document.createElement("canvas").getContext("2d");
+  canvas.drawImage(img, 0, 0);
+  return [img.naturalWidth, canvas.getImageData(0, 0, 1, 1).data[0], img.parentElement.innerText];
+})"""
 HIDDEN = """[...document.querySelectorAll("table")].filter((table) =>
   !table.checkVisibility() || !table.getBoundingClientRect().height).length"""
 
@@ -67,7 +73,7 @@ def pages(tmp_path_factory):
     home = tmp_path_factory.mktemp("pages")
     found = {name: home / f"{place}.html" for place, name in enumerate(NAMES)}
     for name, record in AUDITS.items():
-        report.audit_page(found[name], record())
+        report.audit_page(found[name], record(), pictures=PICTURES)
     report.runs_page(found["runs"], RUNS)
     report.runs_page(found["run"], {"mine": RUNS["marvell, full"]})
     report.sweep_page(found["sweep"], sweep_records(), title="<b>mine</b>")
@@ -129,6 +135,18 @@ def test_the_numbers_on_the_page_are_the_records(page):
             record["table"], key=lambda row: -(row["leak_auc"] or row["clustering_accuracy"] or 0)
         )
         assert found == [row[field] for row in rows], field
+
+
+@on("unprotected")
+def test_examples_are_shown_as_pictures_with_both_labels(page):
+    found = page[1].run(PICTURED)
+    assert [part[:2] for part in found] == [[8, 9 * i] for i in range(26)]
+    assert found[0][2].split("\n") == ["true no", "found no"]
+    assert found[24][2].split("\n") == ["true no", f"found {ODD}", "✗ wrong"]
+    assert found[25][2].split("\n") == [f"true {ODD}", "found no class", "✗ wrong"]
+    looks = "[...document.querySelectorAll('.tiles li')].map((li) => getComputedStyle(li)"
+    frames = page[1].run(f"{looks}.borderTopStyle)")
+    assert frames == ["solid"] * 24 + ["dashed"] * 2
 
 
 @on("runs")

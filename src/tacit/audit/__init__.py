@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tacit.audit.columns import ColumnTape
+    from tacit.audit.gallery import Images
     from tacit.audit.imports import open_tape
     from tacit.audit.result import AuditResult
     from tacit.audit.run import run_audit
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AuditResult",
     "ColumnTape",
+    "Images",
     "RecordedTape",
     "Recording",
     "TapeWriter",
@@ -28,6 +30,7 @@ __all__ = [
 _HOMES = {
     "AuditResult": "result",
     "ColumnTape": "columns",
+    "Images": "gallery",
     "RecordedTape": "tape",
     "Recording": "tape",
     "TapeWriter": "tape",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -28,9 +29,11 @@ class AuditResult:
 
     Attributes:
         record: everything, as plain values; see ``docs/audit.md``.
+        pictures: pixels [channels, height, width] of the examples that are shown, by id.
     """
 
     record: dict[str, Any]
+    pictures: Mapping[str, npt.NDArray[np.uint8]] = field(default_factory=dict, compare=False)
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -48,7 +51,7 @@ class AuditResult:
 
     def to_html(self, path: Path | str) -> None:
         """Write the report: one page that needs nothing else."""
-        audit_page(Path(path), self.record)
+        audit_page(Path(path), self.record, pictures=self.pictures)
 
 
 def roc(scores: Values, labels: Values) -> dict[str, list[float]]:

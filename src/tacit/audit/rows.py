@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.attack import Attack
+from tacit.audit.gallery import Recovered
 from tacit.audit.traces import Pool, Trace
 from tacit.audit.truth import Truth
 from tacit.audit.verdict import Judgement, judge, remedy
@@ -98,18 +99,24 @@ def supervised_row(
     truth: Truth,
     seed: int,
     seconds: float,
-) -> tuple[dict[str, Any], tuple[Values, Values]]:
-    """Return the row of an adversary that was trained on labels, with its scores."""
+) -> tuple[dict[str, Any], tuple[Values, Values], Recovered | None]:
+    """Return the row of an adversary that was trained on labels, with its scores.
+
+    Of many classes, each example's most likely one is what it recovers; two are only ranked.
+    """
     start = time.perf_counter()
     scores = window.supervised(attack, classes=truth.classes, seed=seed, seconds=seconds)
-    labels = window.latest()[1]
+    view, labels = window.latest()
     row = _empty(attack, accumulated=False, seconds=time.perf_counter() - start)
     if truth.classes > 2:
         each = [auc(scores[:, c], (labels == c).long()) for c in range(truth.classes)]
         row |= {"leak_auc": float(np.mean(each)), "examples": len(labels)}
-        row["clustering_accuracy"] = float((scores.argmax(dim=1) == labels).double().mean())
+        found = scores.argmax(dim=1)
+        row["clustering_accuracy"] = float((found == labels).double().mean())
         row = _many_classes(row, truth)
-        return _timed(row, stopped=row["seconds"] > seconds), (np.empty(0), np.empty(0))
+        assert view.ids is not None  # noqa: S101 - recordings have them
+        named = Recovered(view.ids.numpy(), labels.numpy(), found.numpy())
+        return _timed(row, stopped=row["seconds"] > seconds), (np.empty(0), np.empty(0)), named
     meter = LeakMeter()
     meter.add(scores, labels)
     pool = Pool.of(meter, seed)
@@ -117,7 +124,7 @@ def supervised_row(
     pool = replace(pool, null_high=min(1.0, 0.5 + math.sqrt(2) * (pool.null_high - 0.5)))
     row |= _measured(pool, baseline, None, threshold, remedy(str(attack), claim.spec))
     row = _timed(row, stopped=row["seconds"] > seconds)
-    return row, (scores.numpy(), labels.numpy().astype(np.float64))
+    return row, (scores.numpy(), labels.numpy().astype(np.float64)), None
 
 
 def _timed(row: dict[str, Any], *, stopped: bool) -> dict[str, Any]:

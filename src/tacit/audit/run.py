@@ -10,8 +10,9 @@ from typing import Any, final
 from torch import Tensor
 
 from tacit.attack import Attack
-from tacit.attack import get as get_attack
+from tacit.audit.choice import ATTACKS, choose
 from tacit.audit.columns import ViewTape
+from tacit.audit.gallery import Gallery, Images, Recovered
 from tacit.audit.imports import open_tape
 from tacit.audit.result import FORMAT, AuditResult, histogram, roc
 from tacit.audit.rows import Claim, row_of, supervised_row
@@ -20,28 +21,10 @@ from tacit.audit.traces import Trace, confusions, trace_of
 from tacit.audit.truth import Labels, Survey, Truth, survey
 from tacit.audit.verdict import advice, headline, severity
 from tacit.audit.window import Features, Window, baseline_of, read_features
-from tacit.errors import KnowledgeError, UsageError
+from tacit.errors import UsageError
 from tacit.types import Certificate, Known, Tape
 
 __all__ = ["ATTACKS", "run_audit"]
-
-# Cheap first.
-ATTACKS = (
-    "norm",
-    "cosine",
-    "hint",
-    "mean",
-    "median",
-    "majority",
-    "principal",
-    "energy",
-    "energy(share=0.9)",
-    "memory",
-    "kmeans(by=direction)",
-    "kmeans",
-    "kmeans(by=both)",
-    "supervised",
-)
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many rows are done and how many there are."""
@@ -54,6 +37,7 @@ def run_audit(
     *,
     certificate: Certificate | Mapping[str, Any] | None = None,
     features: Features | None = None,
+    images: Images | None = None,
     threshold: float | None = None,
     seconds: float = 120.0,
     seed: int = 0,
@@ -68,6 +52,7 @@ def run_audit(
         certificate: what the protection claims of one release.
         features: the raw features for the prediction baseline, row ``i`` for example ``i``;
             without them, the embeddings of the first epoch stand in.
+        images: pictures of the examples, for the page to show some with the labels recovered.
         threshold: the leak AUC to judge by; by default what features alone predict.
         seconds: the time for each attack; one that takes longer is judged by what it has seen.
         seed: of side information, folds and intervals.
@@ -88,11 +73,12 @@ def run_audit(
     tell("reading", 0, 1)
     found = survey(recording)
     labels = Truth.read(truth, recording, found)
-    chosen, skipped = _choose(attacks, found, labels)
+    chosen, skipped = choose(attacks, found, labels)
     audit = _Audit(
         recording=recording,
         found=found,
         truth=labels,
+        gallery=None if images is None else Gallery.over(images, recording, labels),
         claim=Claim.of(certificate, releases=found.per_example),
         threshold=threshold,
         seconds=seconds,
@@ -110,6 +96,7 @@ class _Audit:
     recording: Recording
     found: Survey
     truth: Truth
+    gallery: Gallery | None
     claim: Claim
     threshold: float | None
     seconds: float
@@ -132,7 +119,7 @@ class _Audit:
         window = self._play(traces)
         self.tell("prediction baseline", 0, 1)
         base, after = self._baselines(window, features, skipped)
-        rows, samples = [], {}
+        rows, samples, recovered = [], {}, {}
         for trace in traces:
             row = row_of(
                 trace, self.claim, baseline=base, threshold=self.threshold, truth=self.truth
@@ -142,10 +129,12 @@ class _Audit:
                 continue
             rows.append(row)
             samples[row["attack"]] = trace.sample()
+            if (groups := trace.sorting()) is not None:
+                recovered[row["attack"]] = Recovered.of(groups)
         for attack in trained:
             self.tell(str(attack), 0, 1)
             try:
-                row, sample = supervised_row(
+                row, sample, named = supervised_row(
                     attack, window, self.claim, baseline=base, threshold=self.threshold,
                     truth=self.truth, seed=self.seed, seconds=self.seconds,
                 )  # fmt: skip
@@ -154,7 +143,9 @@ class _Audit:
                 continue
             rows.append(row)
             samples[row["attack"]] = sample
-        return self._result(rows, traces, samples, skipped, base, after)
+            if named is not None:
+                recovered[row["attack"]] = named
+        return self._result(rows, traces, samples, recovered, skipped, base, after)
 
     def _play(self, traces: list[Trace]) -> Window:
         """Run the tape past every attack once."""
@@ -212,12 +203,16 @@ class _Audit:
         rows: list[dict[str, Any]],
         traces: list[Trace],
         samples: dict[str, Any],
+        recovered: dict[str, Recovered],
         skipped: list[dict[str, str]],
         base: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> AuditResult:
         overall = headline(rows)
         binary = self.truth.classes == 2
+        shown = (
+            (None, {}) if self.gallery is None else self.gallery.record(recovered, seed=self.seed)
+        )
         return AuditResult(
             {
                 "format": FORMAT,
@@ -239,11 +234,13 @@ class _Audit:
                 },
                 "reference": self.claim.reference(self.found.numbers),
                 "confusion": confusions(traces),
+                "pictures": shown[0],
                 "curves": {n: roc(*s) for n, s in samples.items() if binary},
                 "histograms": {n: histogram(*s) for n, s in samples.items() if binary},
                 "advice": advice(rows, spec=self.claim.spec, baseline=base is not None),
                 "skipped": skipped,
-            }
+            },
+            shown[1],
         )
 
     def _tape(self) -> dict[str, Any]:
@@ -272,28 +269,3 @@ def _recording(tape: Tape | Path | str) -> Recording:
     if isinstance(tape, Recording):
         return tape
     return open_tape(tape) if isinstance(tape, Path | str) else ViewTape(tape)
-
-
-def _choose(
-    asked: Sequence[str | Attack] | None, found: Survey, truth: Truth
-) -> tuple[list[Attack], list[dict[str, str]]]:
-    """Return the attacks to run, and why others are left out; one that was asked for must run."""
-    chosen, skipped = [], []
-    wanted = ATTACKS if asked is None else [asked] if isinstance(asked, str) else asked
-    for attack in {str(a): a for a in map(get_attack, wanted)}.values():
-        reason = _unfit(attack, found, truth)
-        if reason is None:
-            chosen.append(attack)
-        elif asked is not None:
-            raise KnowledgeError(f"{attack}: {reason}: leave it out")
-        else:
-            skipped.append({"attack": str(attack), "reason": reason})
-    return chosen, skipped
-
-
-def _unfit(attack: Attack, found: Survey, truth: Truth) -> str | None:
-    if "embeddings" in attack.needs and not found.embeddings:
-        return "the tape has no embeddings"
-    if truth.classes > 2 and attack.needs & {"positive", "hints", "centres"}:
-        return f"it tells two classes apart, there are {truth.classes}"
-    return None

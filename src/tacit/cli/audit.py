@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tacit.cli.audit_images import images_of
 from tacit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ def audit(
     features: Annotated[
         Path | None, typer.Option(help=".npy for the baseline, row i for example i.")
     ] = None,
+    images: Annotated[
+        str | None, typer.Option(help="Data set whose pictures to show. [the run's own]")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where it lies. [TACIT_DATA]")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Leak AUC to judge by. [what features predict]")
     ] = None,
@@ -61,6 +66,7 @@ def audit(
         quiet=as_json,
         certificate=claim_of(certificate),
         features=features,
+        images=images_of(tape, images, data_dir, shown=out is not None),
         threshold=threshold,
         seconds=seconds,
         seed=seed,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tacit.data.party import PartyTable
     from tacit.data.party_file import load_party
     from tacit.data.party_sample import write_party_sample
+    from tacit.data.picture_rows import PictureRows, has_pictures, load_pictures
     from tacit.data.places import cache_directory, data_directory
     from tacit.data.schema import Schema, parse_schema, read_schema, schema_path
     from tacit.data.tables import (
@@ -42,6 +43,7 @@ __all__ = [
     "Features",
     "Image",
     "PartyTable",
+    "PictureRows",
     "Schema",
     "Table",
     "ads_rows",
@@ -52,8 +54,10 @@ __all__ = [
     "data_directory",
     "describe",
     "find",
+    "has_pictures",
     "load",
     "load_party",
+    "load_pictures",
     "names",
     "order",
     "parse_schema",
@@ -77,6 +81,7 @@ _HOMES = {
     "party": ("PartyTable",),
     "party_file": ("load_party",),
     "party_sample": ("write_party_sample",),
+    "picture_rows": ("PictureRows", "has_pictures", "load_pictures"),
     "places": ("cache_directory", "data_directory"),
     "schema": ("Schema", "parse_schema", "read_schema", "schema_path"),
     "tables": (

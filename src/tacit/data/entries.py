@@ -10,6 +10,14 @@ __all__ = ["ENTRIES", "DataSet"]
 _UCI = "CC BY 4.0 at the UCI repository; cite its page"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _HERE = "made here, no files needed"
+_CLOTHES = (
+    "T-shirt or top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+    "ankle boot",
+)  # fmt: skip
+_THINGS = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+_LESIONS = ("other", "melanoma")
 
 
 @final
@@ -18,7 +26,9 @@ class DataSet:
     """A data set: facts as published, its source, and its places in the data directory.
 
     ``places`` are patterns, in order of preference; files of the first that matches are read, all
-    of them where ``several`` is set. Without places nothing has to be fetched.
+    of them where ``several`` is set. Without places nothing has to be fetched. ``picture`` is
+    channels, height and width where a row's numbers are those of an image, ``class_names`` what
+    its classes are called.
     """
 
     name: str
@@ -31,6 +41,8 @@ class DataSet:
     loader: str
     places: tuple[str, ...] = ()
     several: bool = False
+    picture: tuple[int, int, int] | None = None
+    class_names: tuple[str, ...] = ()
 
 
 _ALL = (
@@ -73,6 +85,7 @@ _ALL = (
         source="part of scikit-learn",
         licence=_UCI,
         loader="tacit.data.bundled:digits",
+        picture=(1, 8, 8),
     ),
     DataSet(
         name="spambase",
@@ -161,6 +174,7 @@ _ALL = (
         loader="tacit.data.idx:mnist",
         places=("mnist/*-ubyte*", "MNIST/raw/*-ubyte*"),
         several=True,
+        picture=(1, 28, 28),
     ),
     DataSet(
         name="fashion_mnist",
@@ -173,6 +187,8 @@ _ALL = (
         loader="tacit.data.idx:fashion_mnist",
         places=("fashion-mnist/*-ubyte*", "FashionMNIST/raw/*-ubyte*"),
         several=True,
+        picture=(1, 28, 28),
+        class_names=_CLOTHES,
     ),
     DataSet(
         name="cifar10",
@@ -185,6 +201,8 @@ _ALL = (
         loader="tacit.data.cifar:cifar10",
         places=("cifar-10-batches-bin/*_batch*.bin*",),
         several=True,
+        picture=(3, 32, 32),
+        class_names=_THINGS,
     ),
     DataSet(
         name="cifar100",
@@ -197,6 +215,7 @@ _ALL = (
         loader="tacit.data.cifar:cifar100",
         places=("cifar-100-binary/t*.bin*",),
         several=True,
+        picture=(3, 32, 32),
     ),
     DataSet(
         name="isic",
@@ -208,6 +227,8 @@ _ALL = (
         licence="CC BY-NC 4.0 and the rules of the Kaggle competition",
         loader="tacit.data.skin:isic",
         places=("isic/train.csv", "siim-isic-melanoma-classification/train.csv"),
+        picture=(3, 84, 84),
+        class_names=_LESIONS,
     ),
     DataSet(
         name="ham10000",
@@ -219,6 +240,8 @@ _ALL = (
         licence="CC BY-NC 4.0",
         loader="tacit.data.skin:ham10000",
         places=("ham10000/ham10000*.npz",),
+        picture=(3, 84, 84),
+        class_names=_LESIONS,
     ),
 )
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from tacit.measure.bounds import auc_bound, error_bound, gaussian_auc, sum_kl, sum_kl_for_error
 from tacit.measure.budget import Budget, Forecast, epsilon_for_auc, forecast, sum_kl_for_auc
-from tacit.measure.clustering import clustering_accuracy, clustering_confusion
+from tacit.measure.clustering import (
+    clustering_accuracy,
+    clustering_confusion,
+    clustering_names,
+)
 from tacit.measure.intervals import Interval, bootstrap_auc, null_band
 from tacit.measure.label_auc import (
     bayes_combined_auc,
@@ -52,6 +56,7 @@ __all__ = [
     "bootstrap_auc",
     "clustering_accuracy",
     "clustering_confusion",
+    "clustering_names",
     "detection_error",
     "epsilon_for_auc",
     "error_bound",

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tacit.measure._arrays import Values, require_same_length, whole_ids
 
-__all__ = ["clustering_accuracy", "clustering_confusion"]
+__all__ = ["clustering_accuracy", "clustering_confusion", "clustering_names"]
 
 
 def clustering_accuracy(clusters: Values, labels: Values) -> float:
@@ -45,6 +45,22 @@ def clustering_confusion(clusters: Values, labels: Values) -> npt.NDArray[np.int
     found[:, kinds] = table[named].T
     rest = np.delete(table, named, axis=0).sum(axis=0)
     return np.column_stack([found, rest]) if rest.any() else found
+
+
+def clustering_names(clusters: Values, labels: Values) -> npt.NDArray[np.int64]:
+    """Return the class that each example is recovered as, -1 where its cluster has no name.
+
+    Clusters are named as for :func:`clustering_accuracy`, which is the share of names that are
+    right.
+
+    >>> clustering_names([7, 7, 3, 3, 5], [0, 0, 1, 0, 1])
+    array([ 0,  0,  1,  1, -1])
+    """
+    _, (named, kinds) = _matched(clusters, labels)
+    groups, group = np.unique(whole_ids(clusters, name="clusters"), return_inverse=True)
+    names = np.full(groups.size, -1, dtype=np.int64)
+    names[named] = np.unique(whole_ids(labels, name="labels"))[kinds]
+    return names[group]
 
 
 def _matched(

@@ -25,7 +25,9 @@ from tacit.report.blocks import (
     Verdict,
 )
 from tacit.report.fields import Fields, finite
+from tacit.report.gallery import galleries
 from tacit.report.page import write_page
+from tacit.report.png import Pixels
 
 __all__ = ["audit_page"]
 
@@ -47,8 +49,13 @@ _CLAIMS = {
 }
 
 
-def audit_page(path: Path, record: Mapping[str, Any]) -> None:
-    """Write the page of an audit's record (the JSON object of ``tacit audit``)."""
+def audit_page(
+    path: Path, record: Mapping[str, Any], *, pictures: Mapping[str, Pixels] | None = None
+) -> None:
+    """Write the page of an audit's record (the JSON object of ``tacit audit``).
+
+    ``pictures`` are the pixels of examples that the record shows, by id: it has none itself.
+    """
     kept = finite(record)
     audit = Fields(kept, "")
     rows = sorted(audit.rows("table"), key=reached, reverse=True)
@@ -60,6 +67,7 @@ def audit_page(path: Path, record: Mapping[str, Any]) -> None:
         *over_epochs(audit, order),
         *sorted_over_epochs(audit, order),
         *confusion(audit, order),
+        *galleries(audit, order, pictures or {}),
         *distributions(audit, order),
         *curves(audit, order),
         *_advice(audit),

@@ -1,0 +1,118 @@
+"""Examples that people can look at, with the labels that attacks recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import final
+
+from tacit.report.blocks import Block, Heading, Paragraph
+from tacit.report.fields import Fields
+from tacit.report.png import Pixels, data_address
+
+__all__ = ["Tile", "Tiles", "galleries"]
+
+_ATTACKS = 6
+_HEADING = Heading("Examples with their recovered labels")
+_READING = (
+    "Below each picture its true label, and the one that the attack found in the recording (for "
+    "groups: the label that the group is named after). A wrong one has a broken frame, a cross and "
+    "the word."
+)
+_NOT_KEPT = "a record has no pixels: let tacit audit write the page (--out)"
+
+
+@final
+@dataclass(frozen=True)
+class Tile:
+    """A picture, the label it has and the one that was recovered."""
+
+    address: str
+    example: str
+    label: str
+    recovered: str
+    wrong: bool
+
+    def html(self) -> str:
+        """Return the picture with both labels below it; a wrong one is marked in words."""
+        judged = "wrong" if self.wrong else "right"
+        words = f"example {self.example}: {self.label}, found as {self.recovered}, {judged}"
+        mark = "<span>✗ wrong</span>" if self.wrong else ""
+        return (
+            f'<li class="{judged}"><img src="{self.address}" alt="{escape(words)}" '
+            f'title="{escape(words)}"><span>true {escape(self.label)}</span>'
+            f"<span>found {escape(self.recovered)}</span>{mark}</li>"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Tiles:
+    """Pictures beside each other under a line that says how they were chosen."""
+
+    caption: str
+    tiles: Sequence[Tile]
+
+    def html(self) -> str:
+        """Return the pictures as a list."""
+        return (
+            f'<figure class="tiles"><figcaption>{escape(self.caption)}</figcaption>'
+            f"<ul>{''.join(tile.html() for tile in self.tiles)}</ul></figure>"
+        )
+
+
+def galleries(audit: Fields, order: Sequence[str], pictures: Mapping[str, Pixels]) -> list[Block]:
+    """Return some examples of the attacks that got furthest, or why none are shown."""
+    part = audit.part("pictures")
+    if part is None:
+        return []
+    found = part.named("attacks")
+    names = [name for name in order if name in found][:_ATTACKS]
+    reason = part.text("reason") or ("" if pictures else _NOT_KEPT)
+    if reason:
+        return [_HEADING, Paragraph(f"No pictures are shown: {reason}.")]
+    blocks: list[Block] = [_HEADING, Paragraph(_READING)] if names else []
+    for name in names:
+        blocks += _gallery(name, found[name], part, pictures)
+    return blocks
+
+
+def _gallery(
+    name: str, attack: Fields, part: Fields, pictures: Mapping[str, Pixels]
+) -> list[Block]:
+    called = part.texts("class_names")
+    drawn, more = (
+        [_tile(row, called, pictures) for row in attack.rows(key)]
+        for key in ("drawn", "more_wrong")
+    )
+    total, wrong = attack.number("examples") or 0, attack.number("wrong") or 0
+    hits = sum(tile.wrong for tile in drawn)
+    blocks: list[Block] = [Tiles(
+        f"{name}: {len(drawn)} of {total:,} examples of {part.text('source')}, drawn at random "
+        f"(seed {part.number('seed')}); {hits} of them wrong, {wrong:,} of all "
+        f"({wrong / max(1, total):.1%})", drawn,
+    )]  # fmt: skip
+    if more:
+        blocks.append(Tiles(f"{name}: wrong ones only, {len(more)} more, drawn at random", more))
+    return blocks
+
+
+def _tile(row: Fields, called: Sequence[str], pictures: Mapping[str, Pixels]) -> Tile:
+    label, recovered = row.number("label"), row.number("recovered")
+    example = row.text("id")
+    return Tile(
+        address=data_address(pictures[example]) if example in pictures else "data:,",
+        example=example,
+        label=_named(label, called),
+        recovered=_named(recovered, called),
+        wrong=label != recovered,
+    )
+
+
+def _named(label: float | None, called: Sequence[str]) -> str:
+    """Return a class by name, by number where it has none."""
+    if label is None:
+        return "no class"
+    place = int(label)
+    return called[place] if 0 <= place < len(called) else str(place)
