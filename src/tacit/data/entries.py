@@ -11,7 +11,7 @@ _UCI = "CC BY 4.0 at the UCI repository; cite its page"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _HERE = "made here, no files needed"
 _CLOTHES = (
-    "T-shirt or top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
     "ankle boot",
 )  # fmt: skip
 _THINGS = (

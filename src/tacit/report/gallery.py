@@ -14,6 +14,7 @@ from tacit.report.png import Pixels, data_address
 __all__ = ["Tile", "Tiles", "galleries"]
 
 _ATTACKS = 6
+_SHORT = 3  # letters of a label below a narrow picture
 _HEADING = Heading("Examples with their recovered labels")
 _READING = (
     "Below each picture its true label, and the one that the attack found in the recording (for "
@@ -38,7 +39,7 @@ class Tile:
         """Return the picture with both labels below it; a wrong one is marked in words."""
         judged = "wrong" if self.wrong else "right"
         words = f"example {self.example}: {self.label}, found as {self.recovered}, {judged}"
-        mark = "<span>✗ wrong</span>" if self.wrong else ""
+        mark = '<span class="mark">✗ wrong</span>' if self.wrong else ""
         return (
             f'<li class="{judged}"><img src="{self.address}" alt="{escape(words)}" '
             f'title="{escape(words)}"><span>true {escape(self.label)}</span>'
@@ -56,8 +57,10 @@ class Tiles:
 
     def html(self) -> str:
         """Return the pictures as a list."""
+        named = any(max(len(tile.label), len(tile.recovered)) > _SHORT for tile in self.tiles)
+        look = "tiles named" if named else "tiles"
         return (
-            f'<figure class="tiles"><figcaption>{escape(self.caption)}</figcaption>'
+            f'<figure class="{look}"><figcaption>{escape(self.caption)}</figcaption>'
             f"<ul>{''.join(tile.html() for tile in self.tiles)}</ul></figure>"
         )
 
