@@ -149,6 +149,23 @@ def test_the_page_shows_the_pictures_of_its_examples(tmp_path, ids):
     assert "<patient" not in text
 
 
+def test_an_adversary_who_knows_labels_names_classes_itself():
+    result = run_audit(tape(noise=0.5), LABELS, ["supervised"], images=Images(pixels=PIXELS))
+    shown = result.record["pictures"]["attacks"]["supervised"]
+    right = 1 - shown["wrong"] / shown["examples"]
+    assert right == pytest.approx(result.table[0]["clustering_accuracy"])
+    assert 0.5 < right < 1
+    assert all(one["label"] == LABELS[int(one["id"])] for one in shown["drawn"])
+
+
+def test_two_classes_that_are_sorted_are_shown_and_those_ranked_are_not():
+    labels = LABELS % 2
+    recording = ColumnTape.of({"grads": np.eye(2)[labels] + 0.2 * RNG.normal(size=(ROWS, 2))})
+    attacks = ["kmeans(by=direction)", "supervised"]
+    result = run_audit(recording, labels, attacks, images=Images(pixels=PIXELS, labels=labels))
+    assert list(result.record["pictures"]["attacks"]) == attacks[:1]
+
+
 def test_an_attack_that_names_no_class_shows_nothing():
     result = run_audit(tape(), LABELS, ["principal"], images=Images(pixels=PIXELS))
     assert result.record["pictures"] is None
