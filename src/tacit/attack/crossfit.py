@@ -34,6 +34,7 @@ from tacit.attack._learners import (
 from tacit.attack.base import Attack
 from tacit.attack.completion import Completion
 from tacit.attack.oracle import class_indices
+from tacit.attack.spectral import _coordinates
 from tacit.attack.supervised import Supervised, examples
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows
@@ -44,6 +45,7 @@ __all__ = ["cross_fit", "cross_fit_probabilities", "prediction_baseline"]
 
 _FIT_ROWS = 50_000  # more make the baseline slower and hardly any better
 _TREES, _ROUNDS, _BINS = 120, 8, 63  # trees in all, but so many rounds at least
+_WIDE = 128  # features from which on trees see the strongest directions: their time grows with it
 _FLAT, _FAR = 1e-12, 10.0  # spreads that are rounding; standard deviations that say "far out"
 
 
@@ -113,9 +115,9 @@ def prediction_baseline(
     """Return how far features alone tell the labels: what an attack finds beyond that has leaked.
 
     Scores ``[B]`` for two classes, log-odds at even odds as in ``supervised``; probabilities
-    ``[B, classes]`` for more. Each row is judged by a fit to the other folds: boosted trees, a
-    logistic regression on second-order features, or the mean of both, whichever has the highest
-    AUC on rows kept back.
+    ``[B, classes]`` for more. Each row is judged by a fit to the other folds: boosted trees (of
+    more than 128 features, on the 128 strongest directions), a logistic regression on second-order
+    features, or the mean of both, whichever has the highest AUC on rows kept back.
 
     Args:
         features: ``[B, ...]``, the raw features, or the embeddings of the first epoch; embeddings
@@ -135,7 +137,8 @@ def prediction_baseline(
     names, classes = np.unique(truth, return_inverse=True)
     draws = Draws(rng)
     quadratic = second_order(rows, directions=len(rows) // 4).numpy()
-    sources = {"quadratic": quadratic, "trees": rows.numpy()}
+    strong = rows if rows.shape[1] <= _WIDE else _coordinates(rows)[:, -_WIDE:]
+    sources = {"quadratic": quadratic, "trees": strong.numpy()}
     found = np.zeros((len(rows), len(names)))
     for held in _held_out(truth, np.arange(len(rows)), rng=draws.folds, folds=folds):
         known = draws.folds.permutation(np.flatnonzero(~held))[:_FIT_ROWS]
