@@ -47,7 +47,7 @@ def _run(study: Study) -> None:
     print(study.full_name, flush=True)
     command = [sys.executable, "-m", "tacit.cli", *_words(study), "--out", str(place)]
     subprocess.run(command, check=True)  # noqa: S603
-    commit = subprocess.run(  # noqa: S603
+    commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.strip()  # fmt: skip

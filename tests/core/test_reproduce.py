@@ -1,7 +1,7 @@
 """Reproductions: the names, their plans, and how records become tables and claims."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import final
 
 import pytest
@@ -11,7 +11,8 @@ from tacit.attack import ATTACKS, Attack
 from tacit.cli import main
 from tacit.errors import SpecError, UsageError
 from tacit.protect import PROTECTIONS
-from tacit.report import table_text
+from tacit.report import sweep_plots, table_text
+from tacit.report.sweep import spoken
 from tacit.study.paper import Spread, find, studies
 from tacit.study.paper._reading import frontier, share_below
 from tacit.study.reproduce import planned, reproduce
@@ -189,6 +190,12 @@ def test_the_trade_off_compares_curves():
     shares = [cell for row in finding.tables[-1].rows for cell in row[2:] if cell is not None]
     assert shares
     assert all(0 <= share <= 1 for share in shares)
+    (leak, worth), *_ = finding.tradeoffs
+    (plot,) = sweep_plots([asdict(record) for record in records], leak=leak, worth=worth)
+    assert [choice.options[0][0] for choice in plot.choices] == [spoken(leak), spoken(worth)]
+    (means, *_) = plot.choices[1].options[0][1]
+    family = [r.results["test"]["auc"] for r in records if r.config["protect"] == "iso(t=0.25)"]
+    assert means[0] == pytest.approx(sum(family) / 2)
 
 
 def test_the_run_time_is_timed_in_the_update():

@@ -20,9 +20,9 @@ def paper_page(path: Path, record: Mapping[str, Any], figures: Sequence[Plot] = 
     blocks: list[Block] = [
         Facts([("Trials", record["trials"], ""), ("Failed", len(record["failed"]), ""),
                ("Scale", record["scale"], "")]),
+        *_figures(figures),
         *_tables(record),
         *_claims(record),
-        *_figures(figures),
         *_published(record),
         *_listed("What was scaled down", record["scaled"]),
         *_listed("What differs from the paper in any case", record["departs"]),
@@ -98,7 +98,9 @@ def _tables(record: Mapping[str, Any]) -> list[Block]:
 
 
 def _shown(cell: Any) -> Cell:  # noqa: ANN401 - a cell of JSON
-    return str(cell["text"]) if isinstance(cell, Mapping) else cell
+    if not isinstance(cell, Mapping):
+        return cell
+    return str(cell["text"]).replace(" ", "\u00a0")  # a mean and its deviation on one line
 
 
 def _claims(record: Mapping[str, Any]) -> list[Block]:

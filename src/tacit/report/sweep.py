@@ -21,7 +21,7 @@ from tacit.report.tradeoff import (
     worths_of,
 )
 
-__all__ = ["axes_of", "spoken", "sweep_page"]
+__all__ = ["axes_of", "spoken", "sweep_page", "sweep_plots"]
 
 _WORDS = {"q95": "95% quantile over batches", "mean": "mean over batches", "pooled": "all batches"}
 _READING = (
@@ -59,6 +59,13 @@ def sweep_page(
         blocks=blocks,
         record={"records": [{k: v for k, v in r.items() if k != "results"} for r in kept]},
     )
+
+
+def sweep_plots(records: Sequence[Mapping[str, Any]], *, leak: str, worth: str) -> list[Plot]:
+    """Return the trade-offs of a sweep's records, one for each setting, to stand on any page."""
+    panels = panels_of(finite(records))
+    leaks, worths = axes_of(panels, leak=leak, worth=worth)
+    return [_plot(panel, leaks, worths) for panel in panels]
 
 
 def axes_of(

@@ -5,7 +5,7 @@
     OUT/result.json     tables, claims, the paper's numbers, what was scaled down
     OUT/page.html       the same for people, with figures
     OUT/table.md        the tables as text
-    OUT/figure-*.svg    trade-offs, where the study has them, and tradeoff.html to choose axes on
+    OUT/figure-*.svg    trade-offs, where the study has them; axes are chosen on the page
     OUT/rows.csv        one row per trial
     OUT/trials.sweep    the store: the same command again only fills gaps
 """
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from tacit import data
 from tacit.errors import TacitError, UsageError
-from tacit.report import paper_page, sweep_page, sweep_svg, table_text
+from tacit.report import paper_page, sweep_plots, sweep_svg, table_text
 from tacit.report.fields import finite
 from tacit.study.config import TrainConfig
 from tacit.study.grid import trials_of
@@ -154,18 +154,18 @@ def _cell(cell: object) -> object:
 def _write(out: Path, record: dict[str, Any], finding: Finding, records: Sequence[Record]) -> None:
     files = {"json": "result.json", "page": "page.html", "table": "table.md", "rows": "rows.csv"}
     plain = [asdict(replace(one, results=_slim(one))) for one in records]
+    figures = list(finding.figures)
     for place, (leak, worth) in enumerate(finding.tradeoffs, 1):
         name = f"figure-{place}.svg"
         text, _, _ = sweep_svg(plain, leak=leak, worth=worth)
         (out / name).write_text(text, encoding="utf-8")
         files[f"figure-{place}"] = name
     if finding.tradeoffs:
-        files["tradeoff"] = "tradeoff.html"
         leak, worth = finding.tradeoffs[0]
-        sweep_page(out / files["tradeoff"], plain, title=record["name"], leak=leak, worth=worth)
+        figures += sweep_plots(plain, leak=leak, worth=worth)
     record["files"] = {kind: str(out / name) for kind, name in files.items()}
     (out / files["table"]).write_text(table_text(record), encoding="utf-8")
-    paper_page(out / files["page"], record, finding.figures)
+    paper_page(out / files["page"], record, figures)
     write_csv(out / files["rows"], [row_of(one) for one in records])
     (out / files["json"]).write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
 

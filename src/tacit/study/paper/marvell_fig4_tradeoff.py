@@ -227,6 +227,6 @@ STUDY = Study(
     ),
     departs=(
         "iso and Marvell are compared by their curves; the paper shows the pictures only",
-        "with --full: ISIC needs its images, HAM10000 can stand in with --set dataset=ham10000",
+        "with --full: ISIC needs its images; HAM10000 can stand in, --set dataset=ham10000",
     ),
 )
