@@ -159,7 +159,7 @@ class Guard:
         width = batch.rows.shape[1]
         self._check_width(width)
         # Without noise there is nothing to average away or to cancel: any step may come again.
-        tags = () if self.protection.identity else self._tags(cut, batch)
+        tags = () if self.protection.identity else self._tags(cut)
         step = self._next_step(cut.step)
         last = self._last
         again = bool(tags) and last is not None and step == last.step
@@ -237,11 +237,10 @@ class Guard:
             return None
         return probs() if callable(probs) else probs
 
-    def _tags(self, cut: Cut, batch: Batch) -> tuple[bytes, ...]:
+    def _tags(self, cut: Cut) -> tuple[bytes, ...]:
         """Return what stands for everything that the noise is keyed by."""
-        content = (cut.grads, cut.embeddings, self._needed(cut.probs))
-        tags = tuple(b"" if part is None else self._key.tag(part) for part in content)
-        return (*tags, self._key.digest(batch.labels.tobytes()))
+        content = (cut.grads, cut.embeddings, self._needed(cut.probs), cut.labels)
+        return tuple(b"" if part is None else self._key.tag(part) for part in content)
 
     def _next_step(self, asked: int | None) -> int:
         last = -1 if self._last is None else self._last.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, final
 
 import numpy as np
@@ -54,23 +55,27 @@ class MemoryMonitor:
 
     def __call__(self, cut: Cut, release: Release) -> None:
         """Score one release; cuts without ids or with very large ones cannot be followed."""
-        ids = None if cut.ids is None else cut.ids.cpu().numpy()
-        if ids is None or len(ids) == 0 or int(ids.min()) < 0 or int(ids.max()) >= _DENSE:
+        if cut.ids is None or len(cut.ids) == 0:
+            return
+        ids = on_host(cut.ids)
+        top = int(ids.max())
+        if int(ids.min()) < 0 or top >= _DENSE:
             return
         rows = release.grads.flatten(1)
         if self._seen % self._every == 0:
             self._look(rows)
         self._seen += 1
         assert self._direction is not None  # noqa: S101 - the first release sets it
-        scores = torch.mv(rows, self._direction.to(rows)).double().cpu().numpy()
-        spread = float(scores.std())
-        self._grow(int(ids.max()) + 1)
-        labels = cut.labels.cpu().numpy()
+        scores = on_host(torch.mv(rows, self._direction.to(rows))).astype(np.float64)
+        scores -= scores.mean()
+        spread = math.sqrt(np.square(scores).mean())
+        self._grow(top + 1)
+        labels = on_host(cut.labels)
         if self._labels.itemsize == 1 and labels.max() > _SMALL:
             self._labels = self._labels.astype(np.int32)
         self._labels[ids] = labels
-        if spread > 0 and np.isfinite(spread):
-            np.add.at(self._sums, ids, (scores - scores.mean()) / spread)
+        if 0 < spread < math.inf:
+            np.add.at(self._sums, ids, scores / spread)
 
     def leak(self) -> float | None:
         """Return the leak AUC of the sums, or None before two classes were seen."""

@@ -73,7 +73,7 @@ class Key:
         return Stream(self._cipher, int.from_bytes(start, "big"))
 
     def tag(self, tensor: Tensor) -> bytes:
-        """Return 16 bytes that stand for the tensor's content, type and shape.
+        """Return bytes that stand for the tensor's content, type and shape.
 
         GMAC under a key of its own: a universal hash, so whoever does not hold the key cannot
         choose two tensors with the same tag. Tags feed :meth:`stream` and are never sent.
@@ -83,7 +83,7 @@ class Key:
             plain = plain.cpu().contiguous()
         content = plain.view(-1).view(torch.uint8).numpy().data
         form = f"{tensor.dtype}{list(tensor.shape)}".encode()
-        return self.digest(form + self._tagger.encrypt(_NONCE[:12], b"", content))
+        return form + self._tagger.encrypt(_NONCE[:12], b"", content)
 
     def digest(self, content: bytes) -> bytes:
         """Return 16 bytes that stand for a short content; like tags, never sent."""

@@ -66,7 +66,9 @@ class Cosine(Attack):
 
     def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
         """Return the cosine of each row with the known positive gradient."""
-        return unit_rows(sight.rows) @ unit_rows(sight.positive.unsqueeze(0))[0]
+        length = norms(sight.rows)
+        length[length == 0] = 1.0  # zero rows score zero
+        return (sight.rows @ unit_rows(sight.positive.unsqueeze(0))[0]) / length
 
 
 @final

@@ -223,12 +223,12 @@ def _count_classes(labels: npt.NDArray[Any], known: int) -> int:
 
 def _check_classes(labels: npt.NDArray[Any], classes: int, seen: int) -> None:
     """Refuse what are no class indices, and two classes that go by other names than 0 and 1."""
-    fit = (labels >= 0) & (labels < _MOST_CLASSES)
-    fit &= labels == np.floor(labels) if labels.dtype.kind == "f" else True
-    if not fit.all():
-        odd = labels[~fit][0]
-        raise InputError(f"labels must be class indices 0, 1, ..., got {odd:g}: map them first")
     low, high = labels.min(), labels.max()
+    whole = labels.dtype.kind != "f" or bool((labels == np.floor(labels)).all())
+    if not (whole and low >= 0 and high < _MOST_CLASSES):  # NaN is no number, so not this either
+        wrong = ~((labels >= 0) & (labels < _MOST_CLASSES) & (labels == np.floor(labels)))
+        odd = labels[wrong][0]
+        raise InputError(f"labels must be class indices 0, 1, ..., got {odd:g}: map them first")
     if classes > 2 and high >= classes:
         raise InputError(
             f"labels must lie in 0..{classes - 1} for {classes} classes, got {high:g}: map them "

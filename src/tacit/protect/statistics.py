@@ -103,12 +103,11 @@ def _sums(rows: Tensor, positive: npt.NDArray[np.bool_], unit: float) -> tuple[V
     early = unit if rows.dtype == torch.float64 else 1.0
     member = np.empty((2, len(positive)))
     member[0], member[1] = ~positive, positive
-    weights = to_place(member, rows)
     sums, squares = np.zeros((2, rows.shape[1])), np.zeros(2)
     for block in blocks(*rows.shape):
-        part = piece(rows, block)
+        part, own = piece(rows, block), member[:, block]
         part = part.double() if early == 1.0 else part * early
-        sums += on_host(weights[:, block] @ part)
+        sums += on_host(to_place(own, rows) @ part)
         norms = on_host(torch.linalg.vector_norm(part, dim=1))
-        squares += (member[:, block] * (norms * norms)).sum(axis=1)
+        squares += (own * (norms * norms)).sum(axis=1)
     return sums * (unit / early), squares * (unit / early) ** 2

@@ -107,9 +107,9 @@ class Trial:
         ]  # fmt: skip
         layers = self._layer_monitors(features)
         truth = torch.from_numpy(np.array(table.labels))  # a copy: the file is read-only
-        guard = self._guard(_judged(truth, self.monitor, self.memory, self.claims, *layers))
+        guard = self._guard(self._judged(truth, layers))
         # With a label mechanism no true label is used from here on, but to judge what leaks.
-        labels = truth if config.labels is None else guard.labels(_places(truth), truth)
+        labels = truth if config.labels is None else guard.labels(torch.arange(len(truth)), truth)
         label = LabelParty(
             model.top,
             labels,
@@ -126,6 +126,19 @@ class Trial:
         )
         self._select(labels, features, label)
         return features, label, layers
+
+    def _judged(self, truth: Tensor, layers: list[LayerMonitor]) -> Watcher:
+        """Show every release to the monitors beside the true labels, also where it has others."""
+        asked = (self.monitor, self.memory, self.claims, *layers)
+        watchers = [watcher for watcher in asked if watcher is not None]
+        plain = self.config.labels is None
+
+        def watch(cut: Cut, release: Release) -> None:
+            judged = cut if plain or cut.ids is None else replace(cut, labels=truth[cut.ids])
+            for watcher in watchers:
+                watcher(judged, release)
+
+        return watch
 
     def _select(self, labels: Tensor, features: list[FeatureParty], label: LabelParty) -> None:
         if self.config.hold_out is not None:
@@ -280,21 +293,3 @@ def run(
         seconds=seconds,
         stopped=stopped,
     )
-
-
-def _places(labels: Tensor) -> Tensor:
-    """Return the ids of a table's examples: their rows."""
-    return torch.arange(len(labels))
-
-
-def _judged(truth: Tensor, *watchers: Watcher | None) -> Watcher:
-    """Show every release to the watchers beside the true labels, whatever it was made from."""
-
-    def watch(cut: Cut, release: Release) -> None:
-        assert cut.ids is not None  # noqa: S101 - the label party sets them
-        judged = replace(cut, labels=truth[cut.ids])
-        for watcher in watchers:
-            if watcher is not None:
-                watcher(judged, release)
-
-    return watch
