@@ -104,7 +104,7 @@ def _facts(audit: Fields, rows: Sequence[Fields]) -> list[tuple[str, Cell, str]]
         ("Epochs", tape.number("epochs"), _counted(tape.number("steps"), "steps")),
         ("Cut width", tape.number("width"),
          "embeddings recorded" if tape.flag("embeddings") else "no embeddings recorded"),
-        ("Classes", truth.number("classes"), _share(truth.number("positives"))),
+        ("Classes", truth.number("classes"), _share(truth)),
     ]  # fmt: skip
     if trained is not None:
         note = "has absorbed label information: not the baseline"
@@ -178,5 +178,7 @@ def _rows_note(tape: Fields) -> str:
     return ", ".join(filter(None, (_counted(tape.number("examples"), "examples"), left_out)))
 
 
-def _share(positives: float | None) -> str:
+def _share(truth: Fields) -> str:
+    """Return the share of positives, where two classes have any."""
+    positives = truth.number("positives") if truth.number("classes") == 2 else None
     return "" if positives is None else f"{positives:.1%} positives"
