@@ -202,8 +202,9 @@ def test_the_run_time_is_timed_in_the_update():
     study = find("table1-runtime")
     records = records_of(study, keep=lambda c: not c.model.startswith("isic"), monitor_every=5)
     found = records[0].results
-    assert len(found["updates"]) == len(found["releases"]) == 5
-    assert all(0 < r < u for r, u in zip(found["releases"], found["updates"], strict=True))
+    assert [len(found[key]) for key in ("noise", "releases", "updates")] == [5] * 3
+    times = zip(found["noise"], found["releases"], found["updates"], strict=True)
+    assert all(0 < n < r < u for n, r, u in times)
     assert (found["batch"], found["width"]) == (16, 8)
     checked(study.read(records))
 

@@ -98,9 +98,8 @@ def _tables(record: Mapping[str, Any]) -> list[Block]:
 
 
 def _shown(cell: Any) -> Cell:  # noqa: ANN401 - a cell of JSON
-    if not isinstance(cell, Mapping):
-        return cell
-    return str(cell["text"]).replace(" ", "\u00a0")  # a mean and its deviation on one line
+    # A mean and its deviation stay on one line.
+    return str(cell["text"]).replace(" ", "\u00a0") if isinstance(cell, Mapping) else cell
 
 
 def _claims(record: Mapping[str, Any]) -> list[Block]:

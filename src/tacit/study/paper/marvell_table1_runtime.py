@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tacit.guard import Guard
+    from tacit.protect import Chain
     from tacit.runtime import FeatureParty, LabelParty
-    from tacit.types import Cut, Release
 
 __all__ = ["STUDY", "timed"]
 
@@ -48,29 +48,34 @@ def _plan(full: bool) -> list[dict[str, Any]]:
 
 @final
 class _Stopwatch:
-    """A guard whose releases are timed."""
+    """Whatever it stands for, with the calls of one method timed."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, target: object, method: str) -> None:
+        self._target, self._method = target, method
         self.seconds: list[float] = []
 
-    def release(self, cut: Cut) -> Release:
-        """Time one release: statistics, solver, noise and checks."""
-        start = time.perf_counter()
-        release = self._guard.release(cut)
-        self.seconds.append(time.perf_counter() - start)
-        return release
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the target has
+        found = getattr(self._target, name)
+        return self._timed(found) if name == self._method else found
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the guard has
-        return getattr(self._guard, name)
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*values: Any) -> Any:  # noqa: ANN401 - what the method takes and returns
+            start = time.perf_counter()
+            result = call(*values)
+            self.seconds.append(time.perf_counter() - start)
+            return result
+
+        return run
 
 
 def timed(config: TrainConfig) -> dict[str, Any]:
-    """Return the seconds of every update, and of the release in it."""
+    """Return the seconds of every update, of the release in it, and of Marvell in that."""
     from tacit.runtime import train  # noqa: PLC0415 - loads torch
 
     feature, label, batches = _pictures(config) if _conv(config) else _table(config)
-    watch = _Stopwatch(label.guard)
+    noise = _Stopwatch(label.guard.protection, "apply")
+    label.guard.protection = cast("Chain", noise)
+    watch = _Stopwatch(label.guard, "release")
     label.guard = cast("Guard", watch)
     updates: list[float] = []
     for step, rows in zip(range(config.monitor_every + _WARM), batches, strict=False):
@@ -79,7 +84,7 @@ def timed(config: TrainConfig) -> dict[str, Any]:
         updates.append(time.perf_counter() - start)
     width = int(feature.embed(rows[:2]).flatten(1).shape[1])
     return {"batch": len(rows), "width": width, "updates": updates[_WARM:],
-            "releases": watch.seconds[_WARM:]}  # fmt: skip
+            "releases": watch.seconds[_WARM:], "noise": noise.seconds[_WARM:]}  # fmt: skip
 
 
 def _conv(config: TrainConfig) -> bool:
@@ -134,33 +139,41 @@ def _read(records: Sequence[Record]) -> Finding:
     rows, shares = [], {}
     for record in records:
         found = record.results or {}
-        releases, updates = np.array(found["releases"]), np.array(found["updates"])
+        noise, releases, updates = (
+            np.array(found[key]) for key in ("noise", "releases", "updates")
+        )
         name = _name(found)
-        share, reach = _interval(releases / updates)
-        shares[name] = share
+        share, reach = _interval(noise / updates)
+        whole, beside = _interval(releases / updates)
+        shares[name] = share, whole
         paper = _PAPER.get(name)
         rows.append([
             name, found["batch"], found["width"], len(updates),
-            _shown(*_interval(releases)), _shown(*_interval(updates)),
-            f"{share:.1%} ± {reach:.1%}",
+            _shown(*_interval(noise)), _shown(*_interval(updates)),
+            f"{share:.1%} ± {reach:.1%}", f"{whole:.1%} ± {beside:.1%}",
             None if paper is None else f"{paper[0]:.3g} ± {paper[1]:.1g}",
             None if paper is None else f"{paper[2]:.3g} ± {paper[3]:.2g}",
             None if paper is None else f"{paper[0] / paper[2]:.1%}",
         ])  # fmt: skip
     table = Tabulated(
-        title="Marvell (s = 4): seconds per release and per update, with 95% intervals",
+        title="Marvell (s = 4): seconds of it and of an update, with 95% intervals",
         header=["shape", "batch", "width", "updates", "Marvell, s", "update, s", "share",
-                "paper: Marvell, s", "paper: update, s", "paper: share"],
+                "share of the whole release", "paper: Marvell, s", "paper: update, s",
+                "paper: share"],
         rows=rows,
-        note="Marvell is the whole release: class statistics, solver, noise and every check.",
+        note="Marvell is what the paper times: class statistics, solver and noise. The whole "
+        "release has every check, the key of its noise and the certificate as well.",
     )  # fmt: skip
-    most = max(shares.values())
+    most = max(share for share, _ in shares.values())
     claim = Claim(
         text="Marvell takes a very small part of an update (here: at most 12%, where the update "
         "is a CPU step)",
         source="A.5.2",
         holds=most <= _MOST,
-        found=", ".join(f"{name} {share:.1%}" for name, share in shares.items()),
+        found=", ".join(
+            f"{name} {share:.1%} (whole release {whole:.1%})"
+            for name, (share, whole) in shares.items()
+        ),
     )
     return Finding(tables=[table], claims=[claim])
 
