@@ -116,13 +116,17 @@ def _table(dataset: str, names: Sequence[str], ways: dict[str, list[Record]]) ->
     for way, same in ways.items():
         leaks = [spread_of(same, f"attacks.{name}.leak") for name in names]
         read = zip(names, leaks, strict=True)
-        worst = max((leak.mean for name, leak in read if leak and _plain(name)), default=None)
-        rows.append([way, spread_of(same, "test.auc"), worst, *leaks])
+        whole = [leak.mean for name, leak in read if leak and _plain(name)]
+        epochs = [leak for leak in _course(same) if leak is not None]
+        rows.append([way, spread_of(same, "test.auc"), max([*whole, *epochs], default=None),
+                     *leaks])  # fmt: skip
     return Tabulated(
         title=f"{dataset}: leak AUC of every attack on the whole recording",
         header=["protection", "test AUC", "highest of gradients", *names],
         rows=rows,
-        note="0.5 is nothing, 1 is every label. Attacks that read embeddings or know some labels "
+        note="0.5 is nothing, 1 is every label. The highest is of the whole recording or of an "
+        "epoch: energy's sign can change, and then the whole hides what each part shows. "
+        "Attacks that read embeddings or know some labels "
         f"({', '.join(name for name in names if not _plain(name))}) are not among the highest: "
         "part of what they reach is what features predict without any gradient.",
     )
