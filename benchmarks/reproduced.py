@@ -26,8 +26,8 @@ INTRO = """# The papers' tables and figures, as this machine made them
 
 Every name of [reproduce.md](reproduce.md) at `--quick`, on two cores of a CPU without a GPU;
 `python benchmarks/reproduced.py` makes this page. What agrees with the papers, what does not and
-why is in [results.md](results.md#the-papers-tables). *Work* is the time of all trials added up, on a
-machine that was busy with others of them.
+why is in [results.md](results.md#the-papers-tables). *Work* is the time of all trials added up, on
+a machine that was busy with others of them.
 
 """
 
