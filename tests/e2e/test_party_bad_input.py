@@ -241,6 +241,19 @@ def test_ids_of_mixed_types(pair):
     assert pair.read("bank", "results.json")["ended"] == "finished"
 
 
+def test_a_test_part_of_one_class(pair):
+    """Which examples are tested is drawn after all labels were seen to differ: it ends well."""
+    table = next(pair.bank.parent.glob("*.csv"))
+    table.write_text(table.read_text().replace(",yes,", ",no,").replace(",no,", ",yes,", 1))
+    for config in (pair.bank, pair.platform):
+        configure(config, wait=60)
+    with Running(pair.bank) as bank, Running(pair.platform) as platform:
+        both_end(bank, platform)
+    found = pair.read("bank", "results.json")
+    assert found["ended"] == "finished"
+    assert set(found["test"]) == {"loss", "accuracy", "ace"}
+
+
 def test_a_party_that_is_named_twice(pair, refused):
     configure(pair.bank, peer=["platform", "bureau", "platform"])
     refused(pair.bank, "platform is there twice in name and peer")

@@ -100,7 +100,7 @@ class LiveView:
 
 def _line(seen: Seen, unit: str) -> str:
     parts = [f"{unit} {seen.part + 1}: loss {seen.loss:.4f}"]
-    if seen.test is not None:
+    if seen.test is not None and "auc" in seen.test:
         parts.append(f"test AUC {seen.test['auc']:.4f}")
     parts += [f"{name} {leak['pooled']:.3f}" for name, leak in (seen.leak or {}).items()]
     return ", ".join(parts)

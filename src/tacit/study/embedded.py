@@ -135,5 +135,7 @@ def _standard(tensor: Tensor) -> npt.NDArray[Any]:
 
 def signed(test: dict[str, float], *, flipped: bool) -> dict[str, float]:
     """Add to a model's measures the AUC as the generator had it, and the one without a sign."""
+    if "auc" not in test:
+        return test
     raw = 1 - test["auc"] if flipped else test["auc"]
     return {**test, "raw_auc": raw, "sign_free_auc": max(raw, 1 - raw)}

@@ -109,16 +109,18 @@ def leak_records(report: dict[str, measure.PooledLeak]) -> dict[str, dict[str, f
 
 
 def utility(probs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, float]:
-    """Return the measures of a model's quality."""
+    """Return the measures of a model's quality; rows of one class have no AUC and no entropy."""
     found = {
         "loss": measure.log_loss(probs, labels),
         "accuracy": measure.accuracy(probs, labels),
-        "nce": measure.nce(probs, labels),
         "ace": measure.ace(probs, labels),
     }
+    seen = np.unique(labels)  # few rows of many classes need not have them all
+    if len(seen) < 2:
+        return found
+    found["nce"] = measure.nce(probs, labels)
     if probs.ndim == 1:
         return {"auc": measure.auc(probs, labels), **found}
-    seen = np.unique(labels)  # few rows of many classes need not have them all
     each = [measure.auc(probs[:, k], (labels == k).astype(int)) for k in seen]
     return {"auc": float(np.mean(each)), **found}
 

@@ -46,15 +46,16 @@ def planned(
     ``changed`` sets fields of every trial; trials that are then equal are one.
     """
     values = [{**trial, **(changed or {}), "data_dir": data_dir} for trial in study.plan(full)]
-    names = list(dict.fromkeys(trial["dataset"] for trial in values))
+    trials = trials_of({"trial": values}, source=study.full_name)  # mistakes come before files
+    names = list(dict.fromkeys(trial.dataset for trial in trials))
     missing = [name for name in names if not _here(name, data_dir)]
-    kept = [trial for trial in values if trial["dataset"] not in missing]
+    kept = tuple(trial for trial in trials if trial.dataset not in missing)
     if not kept:
         raise UsageError(
             f"{study.full_name}: needs {' or '.join(names)}, and none is in "
             f"{data.data_directory(data_dir)}: see `tacit data describe {names[0]}`"
         )
-    return trials_of({"trial": kept}, source=study.full_name), missing
+    return kept, missing
 
 
 def _here(name: str, data_dir: Path | None) -> bool:

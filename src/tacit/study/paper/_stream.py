@@ -28,7 +28,7 @@ def daily(record: Record, what: str) -> list[float | None]:
     """Return the test AUC, or the mean leak AUC of an attack, day by day."""
     history: list[dict[str, Any]] = (record.results or {})["history"]
     if what == "auc":
-        return [None if day["test"] is None else day["test"]["auc"] for day in history]
+        return [(day["test"] or {}).get("auc") for day in history]
     return [(day["leak"].get(what) or {}).get("mean") for day in history]
 
 
