@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from tacit.errors import ReleaseError
+from tacit.machine import fits, row_lengths
 from tacit.protect import Chain
 from tacit.protect.base import Batch, Draft, Plan
 from tacit.protect.parts import Along, Isotropic, Part
-from tacit.rows import blocks, norms, on_host, piece, working
+from tacit.rows import blocks, norms, on_host, piece, shaped, working
 
 __all__ = ["check_release", "strongest"]
 
@@ -52,7 +53,7 @@ def check_release(
 
     Every stage is checked against the rows it was given; the last one by the released bytes.
     """
-    released = grads.detach().reshape(batch.rows.shape)
+    released = shaped(grads.detach(), batch.rows.shape)
     if identity:
         if not torch.equal(working(released), batch.rows):
             raise ReleaseError("the gradients were changed where nothing was asked for")
@@ -62,19 +63,26 @@ def check_release(
     results = (*draft.given[1:], released)
     for plan, given, result in zip(draft.plans, draft.given, results, strict=True):
         length = _noise_lengths(given if plan.signal else None, result, unit)
+        total = float(np.square(length).sum())
         reach += float(length.max())
-        planned += _check_stage(plan, given, result, length, unit=unit, reach=reach)
-        measured += float(np.square(length).sum())
+        planned += _check_stage(plan, given, result, length, unit=unit, reach=reach, total=total)
+        measured += total
     if planned == 0:
         raise ReleaseError("the protection asked for did not run: nothing was released")
     return planned / len(grads), measured / len(grads)
 
 
 def _check_stage(
-    plan: Plan[Any], given: Tensor, result: Tensor, length: Vector, *, unit: float, reach: float
+    plan: Plan[Any],
+    given: Tensor,
+    result: Tensor,
+    length: Vector,
+    *,
+    unit: float,
+    reach: float,
+    total: float,
 ) -> float:
     """Return the planned noise power of one stage, or refuse what does not look like it."""
-    total = float(np.square(length).sum())
     if not math.isfinite(total):
         raise ReleaseError("the protected gradient is not finite: lower the loss or the noise")
     planned, spread, peak = _planned(plan, result.shape, unit)
@@ -101,6 +109,8 @@ def _noise_lengths(given: Tensor | None, result: Tensor, unit: float) -> Vector:
     """Return the length of each row's noise, in units of ``unit``."""
     # Squares of float32 values are safe near one; elsewhere the units must go first.
     early = 1.0 if 2.0**-40 < unit < 2.0**40 and given is not None else 1 / unit
+    if given is not None and early == 1.0 and fits(result, given):
+        return row_lengths(result, given) / unit
     found = []
     for block in blocks(*result.shape):
         part = piece(result, block)

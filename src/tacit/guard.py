@@ -22,6 +22,7 @@ from tacit.protect.base import EMPIRICAL, Batch, Draft
 from tacit.protect.measured import measured_sum_kl
 from tacit.protect.resume import Arrays, Last, State, noise_key, pack, seen_classes, unpack
 from tacit.rng import whole
+from tacit.rows import shaped
 from tacit.spec import require
 from tacit.types import Certificate, Cut, Flips, LabelCertificate, Release
 
@@ -171,7 +172,7 @@ class Guard:
         memory = None if last is None else last.before if again else last.after
         stream = self._key.stream("noise", step, *tags, self._spec)
         draft = self.protection.apply(batch, stream, memory)
-        grads = draft.rows.to(cut.grads.dtype).reshape(cut.grads.shape)
+        grads = shaped(draft.rows.to(cut.grads.dtype), cut.grads.shape)
         release = Release(grads=grads, certificate=self._certify(batch, draft, grads), step=step)
         if again:
             return release

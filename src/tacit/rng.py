@@ -1,4 +1,4 @@
-"""Secret, reproducible noise: a 256-bit key, AES in counter mode, Box-Muller in torch.
+"""Secret, reproducible noise: a 256-bit key, AES in counter mode, Box-Muller.
 
 torch's CPU generator keeps 32 bits of its seed, so whoever receives noise from it can search
 every seed. Here a stream is derived from a secret key and everything the noise may depend on,
@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor
 
 from tacit.errors import InputError, ParameterError
+from tacit.machine import box_muller
 
 __all__ = ["Key", "Stream", "whole"]
 
@@ -27,7 +28,7 @@ _WIDE = (torch.float64,)
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 _ZEROS = bytes(1 << 16)
 _NONCE = bytes(16)
-_LEAST = {32: torch.tensor(2.0**-32), 64: torch.tensor(2.0**-64, dtype=torch.float64)}
+_LEAST = torch.tensor(2.0**-64, dtype=torch.float64)
 
 
 @final
@@ -81,9 +82,8 @@ class Key:
         plain = tensor.detach()
         if plain.device.type != "cpu" or not plain.is_contiguous():
             plain = plain.cpu().contiguous()
-        content = plain.view(-1).view(torch.uint8).numpy().data
         form = f"{tensor.dtype}{list(tensor.shape)}".encode()
-        return form + self._tagger.encrypt(_NONCE[:12], b"", content)
+        return form + self._tagger.encrypt(_NONCE[:12], b"", _bytes(plain))
 
     def digest(self, content: bytes) -> bytes:
         """Return 16 bytes that stand for a short content; like tags, never sent."""
@@ -125,38 +125,48 @@ class Stream:
         """
         count = math.prod(shape)
         if dtype in _WIDE:
-            flat = self._box_muller(count, torch.int64, torch.float64)
+            flat = self._wide(count)
         elif dtype in _NARROW:
-            flat = self._box_muller(count, torch.int32, torch.float32)
+            flat = self._narrow(count)
         else:
             raise InputError(f"normals come as floating point, got {dtype}: use float32")
         if flat.dtype != dtype or device != flat.device:
             flat = flat.to(device=device, dtype=dtype)
-        return flat.view(shape)
+        return flat if len(shape) == 1 else flat.view(shape)
 
-    def _box_muller(self, count: int, word: torch.dtype, real: torch.dtype) -> Tensor:
+    def _narrow(self, count: int) -> Tensor:
         """Two words give two normals: ``sqrt(-2 ln a) * (cos, sin)(2 pi b)``."""
         half = (count + 1) // 2
-        bits = torch.iinfo(word).bits
-        uniform = self._words(2 * half, word).to(real)
+        normals = box_muller(self._words(2 * half, torch.int32))
+        return normals if 2 * half == count else normals[:count]
+
+    def _wide(self, count: int) -> Tensor:
+        """Return the same in ``float64``, by torch: rare, and its bits are the processor's."""
+        half = (count + 1) // 2
+        uniform = self._words(2 * half, torch.int64).to(torch.float64)
         radius, angle = uniform[:half], uniform[half:]
-        # Near zero, where the tails come from, the magnitude of a word is exact in floating point.
-        torch.add(_LEAST[bits], radius.abs_(), alpha=2.0 ** (1 - bits), out=radius)
+        torch.add(_LEAST, radius.abs_(), alpha=2.0**-63, out=radius)
         radius.log_().mul_(-2.0).sqrt_()
-        cosine = angle.mul_(math.pi * 2.0 ** (1 - bits)).cos()
+        cosine = angle.mul_(math.pi * 2.0**-63).cos()
         angle.sin_().mul_(radius)
         radius.mul_(cosine)
         return uniform[:count]
 
     def _words(self, count: int, word: torch.dtype) -> Tensor:
         words = torch.empty(count, dtype=word)
-        room = words.view(torch.uint8).numpy().data
+        room = _bytes(words)
         self._cipher.reset_nonce(self._place.to_bytes(16, "big"))
         for start in range(0, room.nbytes, len(_ZEROS)):
             part = room[start : start + len(_ZEROS)]
             self._cipher.update_into(_ZEROS[: len(part)], part)
         self._place = (self._place + -(-room.nbytes // 16)) % 2**128
         return words
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """Return a tensor's own memory."""
+    known = tensor if tensor.dtype != torch.bfloat16 else tensor.view(torch.int16)
+    return known.numpy().data.cast("B") if tensor.numel() else memoryview(b"")
 
 
 def _derive(secret: bytes, context: tuple[int | str | bytes, ...]) -> bytes:

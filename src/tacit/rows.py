@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
+from tacit.machine import fits, peak
 
 __all__ = [
     "FLOATS",
@@ -20,6 +21,7 @@ __all__ = [
     "norms",
     "on_host",
     "piece",
+    "shaped",
     "to_place",
     "unit_rows",
     "working",
@@ -41,7 +43,12 @@ def as_rows(tensor: Tensor, *, name: str = "grads") -> Tensor:
         raise InputError(
             f"{name} must be [batch, ...] with at least one value, got shape {tuple(tensor.shape)}"
         )
-    return tensor.reshape(tensor.shape[0], -1)
+    return tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[0], -1)
+
+
+def shaped(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Return a tensor in a shape; one that has it costs no call into torch."""
+    return tensor if tensor.shape == shape else tensor.reshape(shape)
 
 
 def blocks(count: int, width: int) -> Iterator[slice]:
@@ -90,12 +97,11 @@ def exponent(rows: Tensor, *, name: str = "grads") -> int | None:
     >>> exponent(torch.tensor([[3.0, -5.0]]))
     3
     """
-    low, high = torch.aminmax(rows)
-    peak = max(-low.item(), high.item())
-    if not math.isfinite(peak):
+    top = peak(rows) if fits(rows) else max(abs(end.item()) for end in torch.aminmax(rows))
+    if not math.isfinite(top):
         raise InputError(f"{name} must be finite, found NaN or infinity: lower the learning rate")
     # Clamped so that 2**k and its inverse are floats; squares are safe long before.
-    return max(-1000, min(1000, math.frexp(peak)[1])) if peak > 0 else None
+    return max(-1000, min(1000, math.frexp(top)[1])) if top > 0 else None
 
 
 def norms(rows: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 import tacit
 
 ROOT = Path(tacit.__file__).parent
-ROOTS = {"types", "errors", "rng", "rows", "spec", "_version"}
+ROOTS = {"types", "errors", "machine", "rng", "rows", "spec", "_version"}
 EVERYTHING = {"*"}
 ALLOWED = {
     "measure": set(),

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit.machine import add_along, add_to_rows, fits
 from tacit.rows import on_host, piece
 
 __all__ = ["Along", "Isotropic", "Part", "Shaped"]
@@ -42,14 +43,13 @@ class Isotropic:
         normals: Tensor,
     ) -> None:
         """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
-        normals = normals.view(-1, out.shape[1])
         std = min(self.std, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
         if inside is None:
-            torch.add(base, normals, alpha=std, out=out)
+            torch.add(base, normals.view_as(out), alpha=std, out=out)
             return
         if base is not out:
             out.copy_(base)
-        out.index_add_(0, inside, normals, alpha=std)
+        _add(out, inside, normals, std)
 
     def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:
         """Return trace, Frobenius norm and largest value of the covariance of all rows together.
@@ -91,7 +91,15 @@ class Along:
         normals: Tensor,
     ) -> None:
         """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
-        steps = normals.mul_(piece(self.std, block)).unsqueeze(1)
+        std = piece(self.std, block)
+        if (
+            self.direction.dim() == 1
+            and fits(base, out, normals)
+            and fits(std, self.direction, dtype=torch.float64)
+        ):
+            add_along(base, out, normals, std, self.direction)
+            return
+        steps = normals.mul_(std).unsqueeze(1)
         direction = self.direction if self.direction.dim() == 1 else piece(self.direction, block)
         torch.addcmul(base, steps, direction.to(out.dtype), out=out)
 
@@ -146,7 +154,7 @@ class Shaped:
         noise = _times_upper(normals, core) if self.upper else normals @ core
         noise = noise if self.basis is None else noise @ self.basis.to(out.dtype)
         scale = min(self.scale, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
-        out.index_add_(0, self.rows if inside is None else inside, noise, alpha=scale)
+        _add(out, self.rows if inside is None else inside, noise, scale)
 
     def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:  # noqa: ARG002
         """Return what :meth:`Isotropic.size` returns, the largest value from above.
@@ -183,6 +191,14 @@ def _times_upper(normals: Tensor, core: Tensor) -> Tensor:
     torch.mm(normals[:, :half], core[:half, :half], out=out[:, :half])
     torch.mm(normals, core[:, half:], out=out[:, half:])
     return out
+
+
+def _add(out: Tensor, places: Tensor, noise: Tensor, scale: float) -> None:
+    """Add ``scale`` times the noise to some rows."""
+    if fits(out, noise) and fits(places, dtype=torch.int64) and len(places):
+        add_to_rows(out, places, noise, scale)
+    else:
+        out.index_add_(0, places, noise.view(-1, out.shape[1]), alpha=scale)
 
 
 def _inside(rows: Tensor, block: slice, total: int) -> Tensor:

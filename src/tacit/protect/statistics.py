@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tacit.machine import class_sums, fits
 from tacit.protect.base import Batch
 from tacit.rows import blocks, on_host, piece, to_place
 
@@ -43,7 +45,7 @@ class ClassStatistics:
     v: float
     exponent: int
 
-    @property
+    @cached_property
     def gap(self) -> float:
         """Squared norm of the mean difference."""
         return float(np.square(self.difference).sum())
@@ -100,6 +102,9 @@ def _sums(rows: Tensor, positive: npt.NDArray[np.bool_], unit: float) -> tuple[V
     In float64, all rows times ``unit`` so that no square overflows or vanishes. A float32 needs no
     help before it is squared in float64: there the units come last.
     """
+    if fits(rows):
+        sums, squares = class_sums(rows, positive)
+        return sums * unit, squares.sum(axis=1) * unit**2
     early = unit if rows.dtype == torch.float64 else 1.0
     member = np.empty((2, len(positive)))
     member[0], member[1] = ~positive, positive

@@ -1,0 +1,13 @@
+"""Machine code for the passes over a batch that every release makes."""
+
+from tacit.machine.kernels import (
+    add_along,
+    add_to_rows,
+    box_muller,
+    class_sums,
+    fits,
+    peak,
+    row_lengths,
+)
+
+__all__ = ["add_along", "add_to_rows", "box_muller", "class_sums", "fits", "peak", "row_lengths"]
