@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tacit.attack import Attack, reveal
 from tacit.attack import get as get_attack
+from tacit.attack.base import Sight
 from tacit.errors import KnowledgeError
 from tacit.measure import LeakMeter, OneVsRest, PooledLeak, meter_for
 from tacit.spec import require
@@ -67,21 +68,29 @@ class LeakMonitor:
         self._seen += 1
         if (self._seen - 1) % self._every:
             return
+        shared = list[Sight]()
         for attack in self.attacks:
             meters = (self._meters[str(attack)], self._recent[str(attack)])
             if self._classes > 2 and attack.needs & _OF_A_CLASS:
                 for number in range(self._classes):
                     member = (cut.labels == number).long()
-                    scores = self._scores(attack, replace(cut, labels=member), release)
+                    scores = self._scores(attack, replace(cut, labels=member), release, [])
                     for meter in meters:
                         if scores is not None and isinstance(meter, OneVsRest):
                             meter.add_class(number, scores, member)
-            elif (scores := self._scores(attack, cut, release)) is not None:
+            elif (scores := self._scores(attack, cut, release, shared)) is not None:
                 for meter in meters:
                     meter.add(scores, cut.labels)
 
-    def _scores(self, attack: Attack, cut: Cut, release: Release) -> Tensor | None:
-        """Return an attack's scores, or None where the batch offers no side information."""
+    def _scores(
+        self, attack: Attack, cut: Cut, release: Release, shared: list[Sight]
+    ) -> Tensor | None:
+        """Return an attack's scores, or None where the batch offers no side information.
+
+        Attacks that need none share what they see, and what they make of it.
+        """
+        if not attack.needs and shared:
+            return attack.scores(shared[0], self._rng)
         try:
             known = reveal(
                 attack, clean=cut.grads, released=release.grads, labels=cut.labels, rng=self._rng
@@ -90,7 +99,10 @@ class LeakMonitor:
             return None
         known = replace(known, classes=self._classes)
         view = View(grads=release.grads, embeddings=cut.embeddings, ids=cut.ids, known=known)
-        return attack(view, self._rng)
+        sight = attack.look(view)
+        if not attack.needs:
+            shared.append(sight)
+        return attack.scores(sight, self._rng)
 
     def report(self) -> dict[str, PooledLeak]:
         """Return what each attack has found so far; attacks without a usable batch are left out."""

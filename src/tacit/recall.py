@@ -52,33 +52,44 @@ class MemoryMonitor:
         self._direction: Tensor | None = None
         self._sums = np.zeros(0)
         self._labels = np.zeros(0, dtype=np.int8)
+        self._narrow: Tensor | None = None  # the direction in the type of the rows
+        self._waiting: list[tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]] = []
 
     def __call__(self, cut: Cut, release: Release) -> None:
         """Score one release; cuts without ids or with very large ones cannot be followed."""
         if cut.ids is None or len(cut.ids) == 0:
             return
         ids = on_host(cut.ids)
-        top = int(ids.max())
-        if int(ids.min()) < 0 or top >= _DENSE:
+        if int(ids.min()) < 0 or int(ids.max()) >= _DENSE:
             return
         rows = release.grads.flatten(1)
         if self._seen % self._every == 0:
+            self._add_up()
             self._look(rows)
         self._seen += 1
-        assert self._direction is not None  # noqa: S101 - the first release sets it
-        scores = on_host(torch.mv(rows, self._direction.to(rows))).astype(np.float64)
-        scores -= scores.mean()
-        spread = math.sqrt(np.square(scores).mean())
-        self._grow(top + 1)
-        labels = on_host(cut.labels)
-        if self._labels.itemsize == 1 and labels.max() > _SMALL:
-            self._labels = self._labels.astype(np.int32)
-        self._labels[ids] = labels
-        if 0 < spread < math.inf:
-            np.add.at(self._sums, ids, scores / spread)
+        assert self._narrow is not None  # noqa: S101 - the first release sets it
+        if self._narrow.dtype != rows.dtype or self._narrow.device != rows.device:
+            self._narrow = self._narrow.to(rows)
+        scores = on_host(torch.mv(rows, self._narrow))
+        self._waiting.append((np.array(ids), scores, np.array(on_host(cut.labels))))
+
+    def _add_up(self) -> None:
+        """Count the releases that wait; one after the other they find warm code and memory."""
+        for ids, found, labels in self._waiting:
+            scores = found.astype(np.float64)
+            scores -= scores.mean()
+            spread = math.sqrt(np.square(scores).mean())
+            self._grow(int(ids.max()) + 1)
+            if self._labels.itemsize == 1 and labels.max() > _SMALL:
+                self._labels = self._labels.astype(np.int32)
+            self._labels[ids] = labels
+            if 0 < spread < math.inf:
+                np.add.at(self._sums, ids, scores / spread)
+        self._waiting.clear()
 
     def leak(self) -> float | None:
         """Return the leak AUC of the sums, or None before two classes were seen."""
+        self._add_up()
         known = self._labels >= 0
         labels = self._labels[known]
         both = len(labels) > 0 and labels.min() < labels.max()
@@ -89,6 +100,7 @@ class MemoryMonitor:
 
         The labels of all examples are in it as they were shown: it stays with the label party.
         """
+        self._add_up()
         arrays: Arrays = {"sums": self._sums.copy(), "labels": self._labels.copy()}
         if self._direction is not None:
             arrays["direction"] = np.array(on_host(self._direction))
@@ -114,12 +126,14 @@ class MemoryMonitor:
         self._seen = seen
         self._sums, self._labels = np.array(arrays["sums"]), np.array(arrays["labels"])
         self._direction = torch.from_numpy(np.array(arrays["direction"])).clone() if seen else None
+        self._narrow = self._direction
+        self._waiting.clear()
 
     def _look(self, rows: Tensor) -> None:
         found = principal_direction(rows.double())
         if self._direction is not None and float(found @ self._direction.to(found)) < 0:
             found = -found
-        self._direction = found.contiguous()  # laid out as it is after a restart
+        self._direction = self._narrow = found.contiguous()  # laid out as it is after a restart
 
     def _grow(self, size: int) -> None:
         if size > len(self._sums):

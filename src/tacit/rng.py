@@ -15,7 +15,7 @@ import secrets
 from typing import final
 
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor
 
@@ -70,8 +70,10 @@ class Key:
 
     def stream(self, purpose: str, *context: int | str | bytes) -> Stream:
         """Return the stream of this purpose and context; other contexts are independent."""
-        start = _derive(self._secret, ("stream", purpose, *context))[:16]
-        return Stream(self._cipher, int.from_bytes(start, "big"))
+        return Stream(self, ("stream", purpose, *context))
+
+    def _start(self, context: tuple[int | str | bytes, ...]) -> int:
+        return int.from_bytes(_derive(self._secret, context)[:16], "big")
 
     def tag(self, tensor: Tensor) -> bytes:
         """Return bytes that stand for the tensor's content, type and shape.
@@ -102,14 +104,15 @@ class Stream:
 
     Each call continues where the last one ended. All streams of a key are pieces of one AES
     keystream that start at secret places out of 2^128: pieces that meet are not to be expected.
-    Streams of one key share a cipher, so they are for one thread at a time.
+    Streams of one key share a cipher, so they are for one thread at a time. A stream that nothing
+    is drawn from costs nothing.
     """
 
-    __slots__ = ("_cipher", "_place")
+    __slots__ = ("_context", "_key", "_place")
 
-    def __init__(self, cipher: CipherContext, place: int) -> None:
-        self._cipher = cipher
-        self._place = place
+    def __init__(self, key: Key, context: tuple[int | str | bytes, ...]) -> None:
+        self._key, self._context = key, context
+        self._place: int | None = None
 
     def normal(
         self,
@@ -155,11 +158,13 @@ class Stream:
     def _words(self, count: int, word: torch.dtype) -> Tensor:
         words = torch.empty(count, dtype=word)
         room = _bytes(words)
-        self._cipher.reset_nonce(self._place.to_bytes(16, "big"))
+        cipher = self._key._cipher
+        place = self._key._start(self._context) if self._place is None else self._place
+        cipher.reset_nonce(place.to_bytes(16, "big"))
         for start in range(0, room.nbytes, len(_ZEROS)):
             part = room[start : start + len(_ZEROS)]
-            self._cipher.update_into(_ZEROS[: len(part)], part)
-        self._place = (self._place + -(-room.nbytes // 16)) % 2**128
+            cipher.update_into(_ZEROS[: len(part)], part)
+        self._place = (place + -(-room.nbytes // 16)) % 2**128
         return words
 
 

@@ -80,7 +80,7 @@ class Learning(Attack, ABC):
     def clusters(self, view: View, rng: torch.Generator) -> Tensor:
         """Return each row's class as int64 ``[B]``; its number means nothing unless it is named."""
         with torch.no_grad():
-            return self._sort(self._look(view), rng)[1]
+            return self._sort(self.look(view), rng)[1]
 
     def pursue(self, rng: torch.Generator) -> Pursuit:
         """Return an attack that learns anew in every epoch, or from the averages so far."""
@@ -145,7 +145,7 @@ class _Limited(Pursuit, ABC):
 
     def _look(self, view: View) -> tuple[Tensor, Sight]:
         ids = ids_of(view, attack=self._attack)
-        sight = self._attack._look(view)
+        sight = self._attack.look(view)
         width = sight.rows.shape[1]
         if self._width not in (None, width):
             raise InputError(

@@ -8,8 +8,8 @@ no way in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final
 
 import torch
@@ -46,6 +46,13 @@ class Sight:
     view: View
     exponent: int
     side: Mapping[str, Tensor]
+    _made: dict[str, Tensor] = field(default_factory=dict)
+
+    def once(self, name: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return what is made of the rows; attacks that share a sight share it."""
+        if name not in self._made:
+            self._made[name] = make(self.rows)
+        return self._made[name]
 
     @property
     def positive(self) -> Tensor:
@@ -134,8 +141,12 @@ class Attack(Specified, ABC):
                 f"rng must be a torch.Generator, got {type(rng).__name__}: "
                 "write torch.Generator().manual_seed(0)"
             )
+        return self.scores(self.look(view), rng)
+
+    @final
+    def scores(self, sight: Sight, rng: torch.Generator) -> Tensor:
+        """Return what the call returns, for a sight that was had before."""
         with torch.no_grad():
-            sight = self._look(view)
             scores = self.score(sight, rng).to(torch.float64)
         if scores.shape != sight.rows.shape[:1] or not scores.isfinite().all():
             raise InputError(
@@ -156,7 +167,9 @@ class Attack(Specified, ABC):
         """Return how many hints one call uses at most, or None for all of them."""
         return None
 
-    def _look(self, view: View) -> Sight:
+    @torch.no_grad()
+    def look(self, view: View) -> Sight:
+        """Return a checked view; attacks with the same needs see the same."""
         self._check_needs(view)
         grads = as_rows(view.grads.detach()).double()
         known = {name: self._gradient(view, name, grads) for name in self.needs & {*_GRADIENTS}}
@@ -221,5 +234,7 @@ ATTACKS: Registry[Attack] = Registry("attack")
 
 
 def shift(values: Tensor, power: int) -> Tensor:
-    """Return ``values * 2**power``, exact and in two steps: one factor alone may overflow."""
+    """Return ``values * 2**power``, exact and in two steps where one factor alone may overflow."""
+    if abs(power) <= _REACH:
+        return values * 2.0**power
     return values * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)

@@ -80,7 +80,7 @@ class KMeans(Attack):
 
     def clusters(self, view: View, rng: torch.Generator) -> Tensor:
         """Return each row's group as int64 ``[B]``, 0 for the largest group and so on."""
-        return self._sort(self._look(view), rng)[1]
+        return self._sort(self.look(view), rng)[1]
 
     def pursue(self, rng: torch.Generator) -> Pursuit:
         """Return an attack that sorts the examples of one epoch after the other."""
@@ -215,7 +215,7 @@ class _Sorting(Pursuit):
     def add(self, view: View) -> None:
         """Sort one view's examples, once enough rows of the epoch are there to tell the groups."""
         ids = ids_of(view, attack=self._attack)
-        rows = self._attack.rows(self._attack._look(view))
+        rows = self._attack.rows(self._attack.look(view))
         self._check(_classes(view), *(part.shape[1] for part in rows))
         if view.epoch != self._epoch:
             self._settle()

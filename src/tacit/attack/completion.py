@@ -90,7 +90,7 @@ class Completion(Attack):
     def log_odds(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
         """Return the scores ``[B]`` of a call; ``honest`` is as for ``probabilities``."""
         with torch.no_grad():
-            return self._log_odds(self._look(view), rng, honest=honest)
+            return self._log_odds(self.look(view), rng, honest=honest)
 
     def within(self, seconds: float) -> Completion:
         """Return the same attack with so much time for each network."""
@@ -103,7 +103,7 @@ class Completion(Attack):
         Without ``honest``, labelled rows are judged by a network that has learnt them.
         """
         with torch.no_grad():
-            return self._chances(self._look(view), rng, honest=honest).exp()
+            return self._chances(self.look(view), rng, honest=honest).exp()
 
     def _chances(self, sight: Sight, rng: torch.Generator, *, honest: bool) -> Tensor:
         """Return log-probabilities ``[B, classes]`` in ``float64``."""

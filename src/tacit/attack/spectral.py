@@ -50,7 +50,7 @@ class Energy(Attack):
 
     def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
         """Return each row's energy in the weaker directions."""
-        along = _coordinates(sight.rows)
+        along = sight.once("coordinates", _coordinates)
         weak = along[:, : max(1, int(self.share * along.shape[1]))]
         return sight.restore(weak.square().sum(dim=1), degree=2)
 
@@ -78,7 +78,8 @@ class Principal(Attack):
 
     def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
         """Return each row's coordinate along the top direction."""
-        top = _coordinates(sight.rows)[:, -1:].sum(dim=1)  # zeros when no direction is left
+        along = sight.once("coordinates", _coordinates)
+        top = along[:, -1:].sum(dim=1)  # zeros when no direction is left
         return sight.restore(-top if top.pow(3).sum() < 0 else top, degree=1)
 
 

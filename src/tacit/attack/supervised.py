@@ -93,7 +93,7 @@ class Supervised(Attack):
         took part in: for callers who leave them out.
         """
         with torch.no_grad():
-            return self._log_odds(self._look(view), rng, honest=honest)
+            return self._log_odds(self.look(view), rng, honest=honest)
 
     def probabilities(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
         """Return the probability of each class ``[B, classes]``, for any number of classes.
@@ -102,7 +102,7 @@ class Supervised(Attack):
         ``honest`` is as for ``log_odds``.
         """
         with torch.no_grad():
-            sight = self._look(view)
+            sight = self.look(view)
             known = _Labelled.of(self, sight)
             found = self._likelihoods(sight, known, rng, honest=honest) + np.log(known.shares)
         count = max(2, int(known.names[-1]) + 1, view.known.classes or 0)
