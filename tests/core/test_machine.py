@@ -120,6 +120,16 @@ def test_peak(rows):
     assert machine.peak(torch.zeros(3, 5)) == 0
 
 
+def test_same(rows):
+    assert machine.same(rows, rows.clone())
+    for place in (0, rows.numel() // 2, rows.numel() - 1):
+        other = rows.clone()
+        other.view(-1)[place] *= -1
+        assert not machine.same(rows, other)
+        other.view(-1)[place] = rows.view(-1)[place].nextafter(torch.tensor(2.0))
+        assert not machine.same(rows, other)
+
+
 def test_class_sums(rows):
     second = np.arange(len(rows)) % 3 == 1
     sums, squares = machine.class_sums(rows, second)
@@ -170,6 +180,7 @@ def test_other_types_and_layouts_do_not_fit():
     [
         lambda r: machine.class_sums(r, np.zeros(3, dtype=bool)),
         lambda r: machine.row_lengths(r, r[1:]),
+        lambda r: machine.same(r, r[1:]),
         lambda r: machine.add_to_rows(r, torch.tensor([0, 4]), torch.zeros(2, 6), 1.0),
         lambda r: machine.add_to_rows(r, torch.tensor([-1, 0]), torch.zeros(2, 6), 1.0),
         lambda r: machine.add_to_rows(r, torch.tensor([0, 1]), torch.zeros(1, 6), 1.0),

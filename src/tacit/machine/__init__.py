@@ -8,6 +8,16 @@ from tacit.machine.kernels import (
     fits,
     peak,
     row_lengths,
+    same,
 )
 
-__all__ = ["add_along", "add_to_rows", "box_muller", "class_sums", "fits", "peak", "row_lengths"]
+__all__ = [
+    "add_along",
+    "add_to_rows",
+    "box_muller",
+    "class_sums",
+    "fits",
+    "peak",
+    "row_lengths",
+    "same",
+]

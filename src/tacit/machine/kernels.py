@@ -19,7 +19,16 @@ from torch import Tensor
 from tacit.machine.lanes import ADDRESS, INT, REAL, WIDE, Array, Lanes, compiled, in_groups, repeat
 from tacit.machine.normals import normals_of
 
-__all__ = ["add_along", "add_to_rows", "box_muller", "class_sums", "fits", "peak", "row_lengths"]
+__all__ = [
+    "add_along",
+    "add_to_rows",
+    "box_muller",
+    "class_sums",
+    "fits",
+    "peak",
+    "row_lengths",
+    "same",
+]
 
 Vector = npt.NDArray[np.float64]
 
@@ -46,6 +55,15 @@ def peak(values: Tensor) -> float:
     found = np.zeros(_MANY, dtype=np.int32)
     _machine()["_peak"](values.data_ptr(), values.numel(), found.ctypes.data)
     return float(found.max(keepdims=True).view(np.float32)[0])
+
+
+def same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors of one shape have the same bits."""
+    if first.shape != second.shape:
+        raise IndexError(f"{tuple(first.shape)} is not the shape {tuple(second.shape)}")
+    found = np.zeros(_MANY, dtype=np.int32)
+    _machine()["_difference"](first.data_ptr(), second.data_ptr(), first.numel(), found.ctypes.data)
+    return not found.any()
 
 
 def class_sums(rows: Tensor, second: npt.NDArray[np.bool_]) -> tuple[Vector, Vector]:
@@ -110,6 +128,7 @@ def _machine() -> dict[str, Callable[..., None]]:
         {
             _box_muller: [ADDRESS] * 2,
             _peak: [ADDRESS] * 3,
+            _difference: [ADDRESS] * 4,
             _class_sums: [ADDRESS] * 6,
             _add_to_rows: [*[ADDRESS] * 5, REAL],
             _add_along: [ADDRESS] * 7,
@@ -137,6 +156,18 @@ def _peak(code: ir.IRBuilder, values: ir.Value, count: ir.Value, found: ir.Value
     def body(place: ir.Value, lanes: int) -> None:
         magnitude = source.get(place, lanes) & 0x7FFFFFFF
         target.put(_ZERO, magnitude.most(target.get(_ZERO, lanes)))
+
+    in_groups(code, count, body, group=_MANY)
+
+
+def _difference(
+    code: ir.IRBuilder, first: ir.Value, second: ir.Value, count: ir.Value, found: ir.Value
+) -> None:
+    one, other, target = (Array(code, each, INT) for each in (first, second, found))
+
+    def body(place: ir.Value, lanes: int) -> None:
+        apart = one.get(place, lanes) ^ other.get(place, lanes)
+        target.put(_ZERO, target.get(_ZERO, lanes) | apart)
 
     in_groups(code, count, body, group=_MANY)
 

@@ -58,6 +58,9 @@ class Lanes:
     def __xor__(self, other: Self) -> Lanes:
         return self._do("xor", other)
 
+    def __or__(self, other: Self) -> Lanes:
+        return self._do("or_", other)
+
     def real(self) -> Lanes:
         """Return integers as real numbers, rounded to the nearest."""
         return self._made(self._code.sitofp, REAL)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tacit.errors import ReleaseError
 from tacit.measure import auc
 from tacit.objective._kept import Kept
-from tacit.objective.learner import Learner, Setting, Signal, Turn
+from tacit.objective.learner import Learner, Setting, Signal, Turn, clear_grads
 from tacit.rng import Key, Stream
 
 __all__ = ["Adversarial", "Discriminator", "Play"]
@@ -122,7 +122,7 @@ class Adversarial(Learner):
         """Ascend the Wasserstein loss and clip; return what the loss was."""
         distance = self.discriminator(real).mean() - self.discriminator(predicted.detach()).mean()
         if learn:
-            self._optimizer.zero_grad(set_to_none=True)
+            clear_grads(self._optimizer)
             (-distance).backward()
             self._optimizer.step()
             with torch.no_grad():
@@ -132,7 +132,7 @@ class Adversarial(Learner):
 
     def _generate(self, predicted: Tensor) -> None:
         """Descend the Wasserstein loss with the top model."""
-        self._top_optimizer.zero_grad(set_to_none=True)
+        clear_grads(self._top_optimizer)
         loss = -self.discriminator(predicted).mean()
         loss.backward(inputs=list(self._top.parameters()))
         self._top_optimizer.step()

@@ -21,6 +21,7 @@ from tacit.errors import InputError, ReleaseError
 from tacit.guard import Guard
 from tacit.nets import Combine, combine
 from tacit.objective import Learner, Objective, Setting, Signal, Turn
+from tacit.objective.learner import clear_grads
 from tacit.rng import Key
 from tacit.runtime._frozen import frozen
 from tacit.runtime.messages import Embedding, Gradient
@@ -151,7 +152,7 @@ class FeatureParty(FeatureEnd):
                 f"got {gradient.values.dtype} {tuple(gradient.values.shape)}"
             )
         self._pending.popleft()
-        self._optimizer.zero_grad(set_to_none=True)
+        clear_grads(self._optimizer)
         z.backward(gradient.values)  # type: ignore[no-untyped-call]
         self._optimizer.step()
 
@@ -214,7 +215,8 @@ class LabelParty(LabelEnd):
         """
         self.learner.undo()
         _check_embeddings(rows, embeddings)
-        parts = [e.values.detach().requires_grad_() for e in embeddings]
+        several = len(embeddings) > 1
+        parts = [e.values.detach().requires_grad_(several) for e in embeddings]
         joined = combine(parts, self._combined_by)
         turn = Turn(
             cut=joined.detach().requires_grad_(),
@@ -227,26 +229,25 @@ class LabelParty(LabelEnd):
         except BaseException:
             self.learner.undo()  # a step that was refused must not train the top model
             raise
-        if len(parts) == 1:
+        if not several:
             return [Gradient(step=release.step, values=release.grads)]
         shares = torch.autograd.grad(joined, parts, grad_outputs=release.grads)
         return [Gradient(step=release.step, values=share) for share in shares]
 
     def _release(self, rows: Rows, turn: Turn, signal: Signal) -> Released:
         """Return the protected gradient at the combined cut."""
-        wanted = "probs" in self.guard.protection.needs
+        wanted, cut = "probs" in self.guard.protection.needs, turn.cut.detach()
         release = (self._protect or self.guard.release)(
             Cut(
                 grads=signal.grads,
                 labels=turn.labels,
                 probs=self.learner.probabilities(signal.outputs) if wanted else None,
                 ids=rows,
-                embeddings=turn.cut.detach(),
+                embeddings=cut,
                 step=turn.step,
                 weight=1 / len(rows),
             )
         )
-        cut = turn.cut.detach()
         self.last = Shown(rows=rows, cut=cut, signal=signal, released=release.grads)
         return release
 
