@@ -22,7 +22,7 @@ def rows() -> list[tuple[str, str, str]]:
             ours, theirs = paired_medians(
                 partial(guard.release, cut),
                 partial(_plain, cut.grads),
-                repeats=15 if batch > 10_000 else 60,
+                repeats=30 if batch > 10_000 else 300,
             )
             name = f"marvell(s=4) release / (randn + add), {batch} x {width}, noise on {noisy}"
             table.append((name, f"{ours / theirs:.2f}", "<= 1.6"))

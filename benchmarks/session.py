@@ -24,7 +24,7 @@ def rows() -> list[tuple[str, str, str]]:
     """Return steps per second as a share of the bare loop's: WDL, ads, batch 1024."""
     table = []
     for protect, target in (("none", ">= 0.9"), ("marvell(s=4)", ">= 0.8")):
-        ours, theirs = paired_medians(_session(protect), _bare(), repeats=24)
+        ours, theirs = paired_medians(_session(protect), _bare(), repeats=60)
         watched = "monitor at its default cadence" if protect != "none" else "no monitor"
         name = f"session / bare loop, wdl, {DATASET}, batch 1024, {protect}, {watched}"
         table.append((name, f"{theirs / ours:.2f}", target))

@@ -38,10 +38,10 @@ _MANY = 64  # lanes where each result waits for the one before it
 
 def fits(*tensors: Tensor, dtype: torch.dtype = torch.float32) -> bool:
     """Return whether all of these are of that type and on the CPU, without gaps."""
-    return all(
-        tensor.dtype == dtype and tensor.device.type == "cpu" and tensor.is_contiguous()
-        for tensor in tensors
-    )
+    for tensor in tensors:
+        if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
+            return False
+    return True
 
 
 def box_muller(words: Tensor) -> Tensor:

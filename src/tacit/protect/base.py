@@ -181,9 +181,8 @@ def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
         count = [n.count(part.shape[0], width, i) for n, i in zip(plan.noise, inside, strict=True)]
         # One draw for all parts: short draws cost more in calls than in arithmetic.
         drawn = stream.normal(sum(count), dtype=rows.dtype, device=rows.device)
-        for noise, place, normals in zip(
-            plan.noise, inside, torch.split(drawn, count), strict=True
-        ):
+        split = drawn.split_with_sizes(count)
+        for noise, place, normals in zip(plan.noise, inside, split, strict=True):
             noise.write(base, part, block, place, normals)
             base = part
     return out
@@ -203,7 +202,7 @@ def noise_only(batch: Batch, memory: M | None) -> Plan[M]:
 
 
 def _check_column(column: Tensor, name: str, length: int) -> None:
-    if column.dim() != 1 or len(column) != length:
+    if column.shape != (length,):
         raise InputError(
             f"{name} must be [{length}] like the gradients' rows, got {tuple(column.shape)}"
         )

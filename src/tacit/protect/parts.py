@@ -195,7 +195,7 @@ def _times_upper(normals: Tensor, core: Tensor) -> Tensor:
 
 def _add(out: Tensor, places: Tensor, noise: Tensor, scale: float) -> None:
     """Add ``scale`` times the noise to some rows."""
-    if fits(out, noise) and fits(places, dtype=torch.int64) and len(places):
+    if fits(out, noise) and fits(places, dtype=torch.int64) and places.shape[0]:
         add_to_rows(out, places, noise, scale)
     else:
         out.index_add_(0, places, noise.view(-1, out.shape[1]), alpha=scale)

@@ -79,19 +79,19 @@ class ClassStatistics:
         """Return the statistics of a batch, or None unless each class has two rows or more."""
         positive = batch.labels == 1
         total, positives = len(positive), int(np.count_nonzero(positive))
-        counts = np.array([total - positives, positives])
-        if counts.min() < 2 or batch.exponent is None:
+        negatives = total - positives
+        if min(negatives, positives) < 2 or batch.exponent is None:
             return None
         sums, squares = _sums(batch.rows, positive, 2.0**-batch.exponent)
-        means = sums / counts[:, None]
-        spread = squares / counts - (means * means).sum(axis=1)
-        u, v = np.maximum(spread, 0.0) / batch.rows.shape[1]
+        mean0, mean1 = sums[0] / negatives, sums[1] / positives
+        spread0 = float(squares[0]) / negatives - float((mean0 * mean0).sum())
+        spread1 = float(squares[1]) / positives - float((mean1 * mean1).sum())
         return cls(
-            negatives=total - positives,
+            negatives=negatives,
             positives=positives,
-            difference=means[1] - means[0],
-            u=float(u),
-            v=float(v),
+            difference=mean1 - mean0,
+            u=max(spread0, 0.0) / batch.rows.shape[1],
+            v=max(spread1, 0.0) / batch.rows.shape[1],
             exponent=batch.exponent,
         )
 
