@@ -164,10 +164,10 @@ def _read(records: Sequence[Record]) -> Finding:
         note="Marvell is what the paper times: class statistics, solver and noise. The whole "
         "release has every check, the key of its noise and the certificate as well.",
     )  # fmt: skip
-    most = max(share for share, _ in shares.values())
+    most = max(whole for _, whole in shares.values())
     claim = Claim(
-        text="Marvell takes a very small part of an update (here: at most 12%, where the update "
-        "is a CPU step)",
+        text="Marvell takes a very small part of an update (here: its whole release at most 12%, "
+        "where the update is a CPU step)",
         source="A.5.2",
         holds=most <= _MOST,
         found=", ".join(
