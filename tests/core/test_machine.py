@@ -156,15 +156,22 @@ def test_add_to_rows(rows):
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_add_along(rows, in_place):
+@pytest.mark.parametrize("more", [False, True])
+def test_add_along(rows, in_place, more):
     rng = torch.Generator().manual_seed(3)
     normals, line = torch.randn(len(rows), generator=rng), torch.randn(rows.shape[1], generator=rng)
     std = torch.rand(len(rows), generator=rng, dtype=torch.float64)
     base = rows.clone()
     out = base if in_place else torch.empty_like(rows)
-    machine.add_along(base, out, normals, std, line.double())
     steps = (normals.double() * std).float()
-    assert torch.equal(out, rows + steps[:, None] * line)
+    expected = rows + steps[:, None] * line
+    places = torch.arange(0, len(rows), 3)
+    noise = torch.randn(len(places), rows.shape[1], generator=rng)
+    if more:
+        expected[places] += noise * 0.3
+    also = (places, noise, 0.3) if more else None
+    machine.add_along(base, out, normals, std, line.double(), also)
+    assert torch.equal(out, expected)
 
 
 def test_other_types_and_layouts_do_not_fit():
@@ -187,6 +194,12 @@ def test_other_types_and_layouts_do_not_fit():
         lambda r: machine.add_along(r, r, torch.zeros(3), torch.zeros(4), torch.zeros(6)),
         lambda r: machine.add_along(r, r, torch.zeros(4), torch.zeros(4), torch.zeros(5)),
         lambda r: machine.add_along(r, r[1:], torch.zeros(4), torch.zeros(4), torch.zeros(6)),
+        lambda r: machine.add_along(
+            r, r, torch.zeros(4), torch.zeros(4), torch.zeros(6), (torch.tensor([4]), r[:1], 1.0)
+        ),
+        lambda r: machine.add_along(
+            r, r, torch.zeros(4), torch.zeros(4), torch.zeros(6), (torch.tensor([3]), r[:2], 1.0)
+        ),
     ],
 )
 def test_memory_outside_is_never_touched(wrong):

@@ -91,17 +91,32 @@ def add_to_rows(out: Tensor, places: Tensor, noise: Tensor, scale: float) -> Non
     )
 
 
-def add_along(base: Tensor, out: Tensor, normals: Tensor, std: Tensor, direction: Tensor) -> None:
+def add_along(
+    base: Tensor,
+    out: Tensor,
+    normals: Tensor,
+    std: Tensor,
+    direction: Tensor,
+    also: tuple[Tensor, Tensor, float] | None = None,
+) -> None:
     """Write ``base[i] + normals[i] * std[i] * direction`` to row i of ``out``, maybe ``base``.
 
-    Standard deviations and direction are ``float64``.
+    Standard deviations and direction are ``float64``. ``also`` is what :func:`add_to_rows` takes:
+    places, noise and scale, added on the way.
     """
     count, width = _fitting(base, normals, std)
-    line = direction.numpy().astype(np.float32)
+    line, places = direction.numpy().astype(np.float32), np.full(count, -1)
     if out.shape != base.shape or len(line) != width:
         raise IndexError(f"{tuple(base.shape)} does not go to {tuple(out.shape)} along {len(line)}")
+    where, noise, scale = also or (None, base, 0.0)
+    if where is not None:
+        if noise.numel() != where.shape[0] * width:
+            raise IndexError(f"{where.shape[0]} rows have no place for {tuple(noise.shape)}")
+        places[where.numpy()] = np.arange(where.shape[0])
     arrays = (each.data_ptr() for each in (base, out, normals, std))
-    _machine()["_add_along"](*arrays, line.ctypes.data, count, width)
+    _machine()["_add_along"](
+        *arrays, line.ctypes.data, places.ctypes.data, noise.data_ptr(), count, width, scale
+    )
 
 
 def row_lengths(first: Tensor, second: Tensor) -> Vector:
@@ -131,7 +146,7 @@ def _machine() -> dict[str, Callable[..., None]]:
             _difference: [ADDRESS] * 4,
             _class_sums: [ADDRESS] * 6,
             _add_to_rows: [*[ADDRESS] * 5, REAL],
-            _add_along: [ADDRESS] * 7,
+            _add_along: [*[ADDRESS] * 9, REAL],
             _row_lengths: [ADDRESS] * 5,
         }
     )
@@ -225,19 +240,32 @@ def _add_along(
     normals: ir.Value,
     std: ir.Value,
     direction: ir.Value,
+    places: ir.Value,
+    noise: ir.Value,
     count: ir.Value,
     width: ir.Value,
+    scale: ir.Value,
 ) -> None:
     def row(number: ir.Value) -> None:
         source, target = (Array(code, each, REAL).row(number, width) for each in (base, out))
         normal = Array(code, normals, REAL).get(number, 1).wide()
         step = (normal * Array(code, std, WIDE).get(number, 1)).narrow()
+        place = Array(code, places, ADDRESS).whole(number)
+        more = Array(code, noise, REAL).row(place, width)
 
-        def body(place: ir.Value, lanes: int) -> None:
-            added = Array(code, direction, REAL).get(place, lanes) * step.spread(lanes)
-            target.put(place, source.get(place, lanes) + added)
+        def along(at: ir.Value, lanes: int) -> Lanes:
+            line = Array(code, direction, REAL).get(at, lanes)
+            return source.get(at, lanes) + line * step.spread(lanes)
 
-        in_groups(code, width, body)
+        def both(at: ir.Value, lanes: int) -> None:
+            added = more.get(at, lanes) * _single(code, scale).spread(lanes)
+            target.put(at, along(at, lanes) + added)
+
+        with code.if_else(code.icmp_signed("<", place, _ZERO)) as (without, within):
+            with without:
+                in_groups(code, width, lambda at, lanes: target.put(at, along(at, lanes)))
+            with within:
+                in_groups(code, width, both)
 
     repeat(code, count, row)
 

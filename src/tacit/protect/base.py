@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.protect.parts import Isotropic, Part
+from tacit.protect.parts import Isotropic, Part, write_both
 from tacit.rng import Stream
 from tacit.rows import as_rows, blocks, exponent, on_host, piece, working
 from tacit.spec import Registry, Specified
@@ -182,9 +182,9 @@ def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
         # One draw for all parts: short draws cost more in calls than in arithmetic.
         drawn = stream.normal(sum(count), dtype=rows.dtype, device=rows.device)
         split = drawn.split_with_sizes(count)
-        for noise, place, normals in zip(plan.noise, inside, split, strict=True):
-            noise.write(base, part, block, place, normals)
-            base = part
+        done = 2 * write_both(plan.noise, base, part, block, inside, split)
+        for number, noise in enumerate(plan.noise[done:], start=done):
+            noise.write(part if number else base, part, block, inside[number], split[number])
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from tacit.machine import add_along, add_to_rows, fits
 from tacit.rows import on_host, piece
 
-__all__ = ["Along", "Isotropic", "Part", "Shaped"]
+__all__ = ["Along", "Isotropic", "Part", "Shaped", "write_both"]
 
 _HALVED = 32  # width from which on half of a triangle's zeros is worth two products for one
 
@@ -92,11 +93,7 @@ class Along:
     ) -> None:
         """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
         std = piece(self.std, block)
-        if (
-            self.direction.dim() == 1
-            and fits(base, out, normals)
-            and fits(std, self.direction, dtype=torch.float64)
-        ):
+        if self.direction.dim() == 1 and _all_fit(self, base, out, normals):
             add_along(base, out, normals, std, self.direction)
             return
         steps = normals.mul_(std).unsqueeze(1)
@@ -180,6 +177,32 @@ class Shaped:
 
 
 Part = Isotropic | Along | Shaped
+
+
+def write_both(
+    parts: tuple[Part, ...],
+    base: Tensor,
+    out: Tensor,
+    block: slice,
+    inside: Sequence[Tensor | None],
+    normals: Sequence[Tensor],
+) -> bool:
+    """Write the first two parts in one pass, where they are Marvell's; return whether they were."""
+    match parts:
+        case (Along() as along, Isotropic() as noise, *_) if along.direction.dim() == 1:
+            where, drawn = inside[1], normals[1]
+            if where is None or not _all_fit(along, base, out, normals[0], drawn):
+                return False
+            std = min(noise.std, torch.finfo(out.dtype).max)
+            also = (where, drawn, std)
+            add_along(base, out, normals[0], piece(along.std, block), along.direction, also)
+            return True
+        case _:
+            return False
+
+
+def _all_fit(along: Along, *rows: Tensor) -> bool:
+    return fits(*rows) and fits(along.std, along.direction, dtype=torch.float64)
 
 
 def _times_upper(normals: Tensor, core: Tensor) -> Tensor:
