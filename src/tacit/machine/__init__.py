@@ -1,11 +1,13 @@
 """Machine code for the passes over a batch that every release makes."""
 
-from tacit.machine.kernels import (
+from tacit.machine.passes import (
     add_along,
     add_to_rows,
     box_muller,
     class_sums,
     fits,
+    gathered,
+    length,
     peak,
     row_lengths,
     same,
@@ -17,6 +19,8 @@ __all__ = [
     "box_muller",
     "class_sums",
     "fits",
+    "gathered",
+    "length",
     "peak",
     "row_lengths",
     "same",
