@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.machine import fits, length, peak
+from tacit.machine import fits, peak
 
 __all__ = [
     "FLOATS",
     "as_rows",
     "blocks",
     "exponent",
-    "length_of",
     "norms",
     "on_host",
     "piece",
@@ -103,14 +102,6 @@ def exponent(rows: Tensor, *, name: str = "grads") -> int | None:
         raise InputError(f"{name} must be finite, found NaN or infinity: lower the learning rate")
     # Clamped so that 2**k and its inverse are floats; squares are safe long before.
     return max(-1000, min(1000, math.frexp(top)[1])) if top > 0 else None
-
-
-def length_of(rows: Tensor) -> float:
-    """Return the Euclidean norm of all values together, of rows that are near one."""
-    if fits(rows):
-        return length(rows)
-    found: float = torch.linalg.vector_norm(rows, dtype=torch.float64).item()
-    return found
 
 
 def norms(rows: Tensor) -> Tensor:

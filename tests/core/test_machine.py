@@ -145,18 +145,6 @@ def test_row_lengths(rows):
     np.testing.assert_allclose(machine.row_lengths(rows, other), exact, rtol=1e-14)
 
 
-def test_gathered(rows):
-    places = np.arange(len(rows))[::2].copy()
-    shift = np.linspace(-1.0, 1.0, rows.shape[1])
-    line = torch.from_numpy(shift.astype(np.float32))
-    found = machine.gathered(rows, places, shift, 0.3)
-    assert torch.equal(found, (rows[::2] - line) * 0.3)
-
-
-def test_length(rows):
-    assert machine.length(rows) == pytest.approx(float(rows.double().norm()), rel=1e-12)
-
-
 def test_add_to_rows(rows):
     places = torch.arange(0, len(rows), 2)
     noise = torch.randn(len(places), rows.shape[1], generator=torch.Generator().manual_seed(2))
@@ -200,9 +188,6 @@ def test_other_types_and_layouts_do_not_fit():
         lambda r: machine.class_sums(r, np.zeros(3, dtype=bool)),
         lambda r: machine.row_lengths(r, r[1:]),
         lambda r: machine.same(r, r[1:]),
-        lambda r: machine.gathered(r, np.array([0, 4]), np.zeros(6), 1.0),
-        lambda r: machine.gathered(r, np.array([-1, 0]), np.zeros(6), 1.0),
-        lambda r: machine.gathered(r, np.array([0, 1]), np.zeros(5), 1.0),
         lambda r: machine.add_to_rows(r, torch.tensor([0, 4]), torch.zeros(2, 6), 1.0),
         lambda r: machine.add_to_rows(r, torch.tensor([-1, 0]), torch.zeros(2, 6), 1.0),
         lambda r: machine.add_to_rows(r, torch.tensor([0, 1]), torch.zeros(1, 6), 1.0),

@@ -27,7 +27,6 @@ def kernels() -> dict[str, Callable[..., None]]:
             _peak: [ADDRESS] * 3,
             _difference: [ADDRESS] * 4,
             _class_sums: [ADDRESS] * 6,
-            _gathered: [*[ADDRESS] * 6, REAL],
             _add_to_rows: [*[ADDRESS] * 5, REAL],
             _add_along: [*[ADDRESS] * 9, REAL],
             _row_lengths: [ADDRESS] * 5,
@@ -88,31 +87,6 @@ def _class_sums(
             values = source.get(place, lanes).wide()
             total.put(place, total.get(place, lanes) + values)
             square.put(place, square.get(place, lanes) + values * values)
-
-        in_groups(code, width, body)
-
-    repeat(code, count, row)
-
-
-def _gathered(
-    code: ir.IRBuilder,
-    rows: ir.Value,
-    places: ir.Value,
-    shift: ir.Value,
-    out: ir.Value,
-    count: ir.Value,
-    width: ir.Value,
-    scale: ir.Value,
-) -> None:
-    line = Array(code, shift, REAL)
-
-    def row(number: ir.Value) -> None:
-        source = Array(code, rows, REAL).row(Array(code, places, ADDRESS).whole(number), width)
-        target = Array(code, out, REAL).row(number, width)
-
-        def body(place: ir.Value, lanes: int) -> None:
-            centred = source.get(place, lanes) - line.get(place, lanes)
-            target.put(place, centred * _single(code, scale).spread(lanes))
 
         in_groups(code, width, body)
 

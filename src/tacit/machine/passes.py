@@ -6,7 +6,6 @@ arithmetic. Batches elsewhere or in other types go through torch; :func:`fits` t
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,12 @@ __all__ = [
     "box_muller",
     "class_sums",
     "fits",
-    "gathered",
-    "length",
     "peak",
     "row_lengths",
     "same",
 ]
 
 Vector = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 
 
 def fits(*tensors: Tensor, dtype: torch.dtype = torch.float32) -> bool:
@@ -75,23 +71,6 @@ def class_sums(rows: Tensor, second: npt.NDArray[np.bool_]) -> tuple[Vector, Vec
         rows.data_ptr(), count, width, group.ctypes.data, sums.ctypes.data, squares.ctypes.data
     )
     return sums, squares
-
-
-def gathered(rows: Tensor, places: Places, shift: Vector, scale: float) -> Tensor:
-    """Return ``(rows[i] - shift) * scale`` for the places i, one after the other."""
-    width, line = rows.shape[1], shift.astype(np.float32)
-    if len(line) != width or places.min() < 0 or places.max() >= rows.shape[0]:
-        raise IndexError(f"{tuple(rows.shape)} has no such places, or is not {len(line)} wide")
-    out = torch.empty(len(places), width)
-    arrays = rows.data_ptr(), places.ctypes.data, line.ctypes.data, out.data_ptr()
-    kernels()["_gathered"](*arrays, len(places), width, scale)
-    return out
-
-
-def length(rows: Tensor) -> float:
-    """Return the length of all rows together."""
-    _, squares = class_sums(rows, np.zeros(rows.shape[0], dtype=np.bool_))
-    return math.sqrt(squares.sum())
 
 
 def add_to_rows(out: Tensor, places: Tensor, noise: Tensor, scale: float) -> None:

@@ -120,13 +120,11 @@ def solve_full(
     power: float | None = None,
     sum_kl: float | None = None,
     shares: Shares | None = None,
-    traces: tuple[float, float] | None = None,
 ) -> FullSolution:
     """Make two covariances equal, cover what is not Gaussian, and hide the means by the rest.
 
     ``N0 = theta H0 + C`` and ``N1 = theta H1 + C`` with ``C = c V + f I + P x x' / x'x``. Give
-    ``power``, all of which is spent, or ``sum_kl``, reached with the least ``P``. ``traces`` are
-    those of the covariances, for whoever knows them.
+    ``power``, all of which is spent, or ``sum_kl``, reached with the least ``P``.
 
     Guarantee: the returned ``sum_kl`` is that of Gaussian classes with these covariances, infinite
     where rounding cannot tell. For given ``T`` and ``P`` no other noise common to both classes
@@ -142,8 +140,7 @@ def solve_full(
     shares = shares or Shares()
     D, q, gap = difference, 1.0 - p, float(difference @ difference)
     H0, H1 = cov1, cov0
-    trace0, trace1 = traces or (cov0.trace().item(), cov1.trace().item())
-    surplus = q * trace1 + p * trace0
+    surplus = q * H0.trace().item() + p * H1.trace().item()
     # Across D this noise is part of the cover; where power is scarce, its least form is worth
     # an eigenvalue decomposition.
     if power is None or shares.surplus * power < surplus:
@@ -155,8 +152,7 @@ def solve_full(
     # A loose target must not make floor and cover vanish with the power it would need.
     R = power - theta * surplus if power is not None else gap / min(sum_kl or 1.0, 1.0)
     W = cov0 + H0 if theta == 1.0 else q * (cov0 + theta * H0) + p * (cov1 + theta * H1)
-    size = trace0 + trace1 if H0 is cov1 and theta == 1.0 else W.trace().item()
-    common = _common(W, D, gap, R, width, shares, size)
+    common = _common(W, D, gap, R, width, shares)
     T = common.before()
     P = R - common.power if power is not None else _reach(T, D, gap, sum_kl or 1.0)
     x, slack = _direction(T, P, D, gap, common.floor)
@@ -188,17 +184,12 @@ def _parts(G: Tensor) -> tuple[Tensor, Tensor]:
     return up, up - G
 
 
-def _common(
-    W: Tensor, D: Tensor, gap: float, R: float, width: int, shares: Shares, size: float
-) -> _Common:
-    """Share R out to cover and floor: the floor once inside and, if there is an outside, twice.
-
-    ``size`` is the trace of W.
-    """
+def _common(W: Tensor, D: Tensor, gap: float, R: float, width: int, shares: Shares) -> _Common:
+    """Share R out to cover and floor: the floor once inside and, if there is an outside, twice."""
     y = (W @ D).div_(gap)
     along = float(D @ y)  # the variance along D, which V has not
     y.sub_(D, alpha=0.5 * along / gap)
-    spread = max(size - along, 0.0)
+    spread = max(W.trace().item() - along, 0.0)
     cover = min(shares.cover * spread, shares.most * R)
     r = len(D)
     f = shares.floor * R / (r + (width if width > r else 0))

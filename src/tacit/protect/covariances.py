@@ -8,11 +8,9 @@ from functools import cached_property
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tacit.machine import class_sums, fits, gathered
 from tacit.protect.base import Batch
 from tacit.protect.statistics import FLAT
 from tacit.rows import to_place
@@ -21,8 +19,8 @@ __all__ = ["ClassCovariances"]
 
 # Relative energy below which a direction of the Gram matrix has lost half of its digits.
 _THIN = 1e-10
-# Units that float32 has.
-_FAR = 120
+# Units that sums of squares can be taken in before they are divided out, and that float32 has.
+_NEAR, _FAR = 24, 120
 # Least squared mean difference, in units of the rows' own squares, that float32 is trusted with.
 _CLEAR = 2.0**-10
 
@@ -39,7 +37,6 @@ class ClassCovariances:
         basis: ``[r, d]``, orthonormal rows that span the batch; None when ``r = d`` and it is the
             identity. The batch says nothing about directions outside of it.
         exponent: the power of two that lengths are divided by.
-        traces: of ``cov0`` and ``cov1``, where they are known.
         size: mean squared length of a row.
         rounding: bounds what float32 has lost: of the difference, in units of the root of
             ``size``, and of the covariances in Frobenius norm, in units of ``size``. Zero when
@@ -53,7 +50,6 @@ class ClassCovariances:
     cov1: Tensor
     basis: Tensor | None
     exponent: int
-    traces: tuple[float, float] | None = None
     size: float = 0.0
     rounding: float = 0.0
 
@@ -70,22 +66,22 @@ class ClassCovariances:
     def of(cls, batch: Batch, *, narrow: bool = False) -> ClassCovariances | None:
         """Return the statistics of a batch, or None unless each class has two rows or more.
 
-        In float64; ``narrow`` takes float32 for rows that are and lie on the CPU, where the mean
-        difference is clear enough. With fewer rows than dimensions the coordinates are those of the
-        rows' own span, found from their products with each other: exact, and ``O(B^2 d)`` instead
-        of ``O(d^3)``.
+        In float64; ``narrow`` takes float32 for rows that are, where the mean difference is clear
+        enough. With fewer rows than dimensions the coordinates are those of the rows' own span,
+        found from their products with each other: exact, and ``O(B^2 d)`` instead of ``O(d^3)``.
         """
         positive = batch.labels == 1
         total, positives = len(positive), int(np.count_nonzero(positive))
         if min(total - positives, positives) < 2 or batch.exponent is None:
             return None
-        thin = total + 1 < batch.rows.shape[1]
-        if narrow and fits(batch.rows) and not thin and abs(batch.exponent) < _FAR:
-            found = cls._narrow(batch.rows, positive, batch.exponent)
-            if found.gap > _CLEAR * found.size:
-                return found
         order = np.concatenate([np.flatnonzero(~positive), np.flatnonzero(positive)])
         rows = batch.rows.index_select(0, to_place(order, batch.rows))
+        thin = total + 1 < rows.shape[1]
+        if narrow and rows.dtype == torch.float32 and not thin and abs(batch.exponent) < _FAR:
+            found = cls._narrow(rows, total - positives, positives, batch.exponent)
+            if found.gap > _CLEAR * found.size:
+                return found
+            rows = batch.rows.index_select(0, to_place(order, batch.rows))
         rows = rows.double().mul_(2.0**-batch.exponent)
         rows0, rows1, difference = _centred(rows, total - positives)
         basis = None
@@ -102,30 +98,23 @@ class ClassCovariances:
         )
 
     @classmethod
-    def _narrow(cls, rows: Tensor, positive: npt.NDArray[np.bool_], k: int) -> ClassCovariances:
-        """Return the statistics with products in float32, of rows that are near one by then."""
-        total, unit = len(positive), 2.0**-k
-        sums, squares = class_sums(rows, positive)
-        power = squares.sum(axis=1) * unit**2
-        sides = []
-        for own, summed, squared in zip((~positive, positive), sums, power, strict=True):
-            places = np.flatnonzero(own)
-            count, mean = len(places), summed / len(places)
-            part = gathered(rows, places, mean, unit / math.sqrt(count))
-            mean *= unit
-            trace = float(squared) / count - float((mean * mean).sum())
-            sides.append((count, mean, part.T @ part, max(trace, 0.0)))
-        (negatives, mean0, cov0, trace0), (positives, mean1, cov1, trace1) = sides
+    def _narrow(cls, rows: Tensor, negatives: int, positives: int, k: int) -> ClassCovariances:
+        """Return the statistics in float32; rows near one in size are divided at the end."""
+        unit = 2.0**-k
+        if abs(k) > _NEAR:
+            rows, unit = rows.mul_(unit), 1.0
+        total = negatives + positives
+        length = torch.linalg.vector_norm(rows).item() * unit
+        rows0, rows1, difference = _centred(rows, negatives)
         return cls(
             negatives=negatives,
             positives=positives,
-            difference=torch.from_numpy((mean1 - mean0).astype(np.float32)),
-            cov0=cov0,
-            cov1=cov1,
+            difference=difference.mul_(unit).cpu(),
+            cov0=(rows0.T @ rows0).mul_(unit * unit / negatives).cpu(),
+            cov1=(rows1.T @ rows1).mul_(unit * unit / positives).cpu(),
             basis=None,
             exponent=k,
-            traces=(trace0, trace1),
-            size=float(power.sum()) / total,
+            size=length * length / total,
             rounding=torch.finfo(torch.float32).eps * max(8.0, math.sqrt(total) / 4.0),
         )
 

@@ -15,7 +15,7 @@ from tacit.protect._full_solver import FullSolution, solve_full
 from tacit.protect.base import BATCH, RUNNING, Batch, Plan, noise_only
 from tacit.protect.covariances import ClassCovariances
 from tacit.protect.parts import Isotropic, Part, Shaped
-from tacit.rows import length_of, to_place
+from tacit.rows import to_place
 
 __all__ = ["FullNoise", "plan_full"]
 
@@ -59,7 +59,7 @@ class FullNoise:
         (core0, failed0), (core1, failed1) = map(torch.linalg.cholesky_ex, both)
         if failed0.item() or failed1.item():
             return None
-        spread0, spread1 = (length_of(noise) for noise in both)
+        spread0, spread1 = (torch.linalg.vector_norm(noise).item() for noise in both)
         return cls(
             cores=(core0.T.contiguous(), core1.T.contiguous()),
             basis=None if found.basis is None else found.basis.contiguous(),
@@ -119,7 +119,6 @@ def _solved(
         width=batch.rows.shape[1],
         power=None if s is None else s * gap * share,
         sum_kl=target,
-        traces=found.traces,
     )
     claim = _claim(found, solved)
     if found.rounding and not (solved.equal and claim - solved.sum_kl <= _COARSE * claim):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tacit.machine import add_along, add_to_rows, fits
-from tacit.rows import length_of, on_host, piece
+from tacit.rows import on_host, piece
 
 __all__ = ["Along", "Isotropic", "Part", "Shaped", "write_both"]
 
@@ -172,7 +172,8 @@ class Shaped:
         return trace
 
     def _trace(self, unit: float) -> float:
-        return (length_of(self.core) * (self.scale / unit)) ** 2
+        length: float = torch.linalg.vector_norm(self.core, dtype=torch.float64).item()
+        return (length * (self.scale / unit)) ** 2
 
 
 Part = Isotropic | Along | Shaped
