@@ -187,6 +187,7 @@ def test_other_types_and_layouts_do_not_fit():
     [
         lambda r: machine.class_sums(r, np.zeros(3, dtype=bool)),
         lambda r: machine.row_lengths(r, r[1:]),
+        lambda r: machine.row_lengths(r, torch.zeros(4, 5)),
         lambda r: machine.same(r, r[1:]),
         lambda r: machine.add_to_rows(r, torch.tensor([0, 4]), torch.zeros(2, 6), 1.0),
         lambda r: machine.add_to_rows(r, torch.tensor([-1, 0]), torch.zeros(2, 6), 1.0),

@@ -52,8 +52,7 @@ def peak(values: Tensor) -> float:
 
 def same(first: Tensor, second: Tensor) -> bool:
     """Return whether two tensors of one shape have the same bits."""
-    if first.shape != second.shape:
-        raise IndexError(f"{tuple(first.shape)} is not the shape {tuple(second.shape)}")
+    _check_shapes(first, second)
     found = np.zeros(MANY, dtype=np.int32)
     kernels()["_difference"](first.data_ptr(), second.data_ptr(), first.numel(), found.ctypes.data)
     return not found.any()
@@ -98,9 +97,10 @@ def add_along(
     places, noise and scale, added on the way.
     """
     count, width = _fitting(base, normals, std)
-    line, places = direction.numpy().astype(np.float32), np.full(count, -1)
-    if out.shape != base.shape or len(line) != width:
-        raise IndexError(f"{tuple(base.shape)} does not go to {tuple(out.shape)} along {len(line)}")
+    line, places = direction.numpy().astype(np.float32), np.full(count, -1, dtype=np.int64)
+    _check_shapes(base, out)
+    if len(line) != width:
+        raise IndexError(f"{tuple(base.shape)} has no direction of {len(line)}")
     where, noise, scale = also or (None, base, 0.0)
     if where is not None:
         if noise.numel() != where.shape[0] * width:
@@ -114,14 +114,21 @@ def add_along(
 
 def row_lengths(first: Tensor, second: Tensor) -> Vector:
     """Return the length of each row of ``first - second``."""
-    count, width = _fitting(first, second)
+    _check_shapes(first, second)
+    count, width = first.shape
     found = np.empty(count + 16)
     kernels()["_row_lengths"](first.data_ptr(), second.data_ptr(), count, width, found.ctypes.data)
     return np.sqrt(found[:count])
 
 
+def _check_shapes(first: Tensor, second: Tensor) -> None:
+    """Refuse different ones: memory knows no shapes."""
+    if first.shape != second.shape:
+        raise IndexError(f"{tuple(first.shape)} is not the shape {tuple(second.shape)}")
+
+
 def _fitting(rows: Tensor, *others: Tensor | npt.NDArray[Any]) -> tuple[int, int]:
-    """Return a batch's shape, or refuse what is not as long as it is; memory knows no shapes."""
+    """Return a batch's shape, or refuse what is not as long as it is."""
     count, width = rows.shape
     if any(other.shape[0] != count for other in others):
         raise IndexError(
