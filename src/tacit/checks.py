@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tacit.errors import ReleaseError
-from tacit.machine import fits, row_lengths, same
+from tacit.machine import fits, row_squares, same
 from tacit.protect import Chain
 from tacit.protect.base import Batch, Draft, Plan
 from tacit.protect.parts import Along, Isotropic, Part
@@ -64,10 +64,10 @@ def check_release(
     reach = 1.0  # no value is larger than one unit of gradient plus the noise of its row so far
     results = (*draft.given[1:], released)
     for plan, given, result in zip(draft.plans, draft.given, results, strict=True):
-        length = _noise_lengths(given if plan.signal else None, result, unit)
-        total = float(np.square(length).sum())
-        reach += float(length.max())
-        planned += _check_stage(plan, given, result, length, unit=unit, reach=reach, total=total)
+        power = _noise_powers(given if plan.signal else None, result, unit)
+        total = float(power.sum())
+        reach += math.sqrt(power.max())
+        planned += _check_stage(plan, given, result, power, unit=unit, reach=reach, total=total)
         measured += total
     if planned == 0:
         raise ReleaseError("the protection asked for did not run: nothing was released")
@@ -78,7 +78,7 @@ def _check_stage(
     plan: Plan[Any],
     given: Tensor,
     result: Tensor,
-    length: Vector,
+    power: Vector,
     *,
     unit: float,
     reach: float,
@@ -94,8 +94,8 @@ def _check_stage(
         return 0.0
     rounding = 2 * torch.finfo(result.dtype).eps * math.sqrt(result.numel()) * reach
     _check_size(planned, spread, peak, math.sqrt(total), rounding)
-    if length.min() == 0:
-        _check_resolved(plan, given if plan.signal else None, result, length, unit)
+    if power.min() == 0:
+        _check_resolved(plan, given if plan.signal else None, result, power, unit)
     return planned
 
 
@@ -107,19 +107,19 @@ def _follows_rows(part: Part) -> bool:
     return isinstance(part, Along) and part.direction.dim() == 2
 
 
-def _noise_lengths(given: Tensor | None, result: Tensor, unit: float) -> Vector:
-    """Return the length of each row's noise, in units of ``unit``."""
+def _noise_powers(given: Tensor | None, result: Tensor, unit: float) -> Vector:
+    """Return the squared length of each row's noise, in units of ``unit**2``."""
     # Squares of float32 values are safe near one; elsewhere the units must go first.
     early = 1.0 if 2.0**-40 < unit < 2.0**40 and given is not None else 1 / unit
     if given is not None and early == 1.0 and fits(result, given):
-        return row_lengths(result, given) / unit
+        return row_squares(result, given) / unit**2
     found = []
     for block in blocks(*result.shape):
         part = piece(result, block)
         noise = working(part if given is None else part - piece(given, block))
         noise = noise if early == 1.0 else noise * early
         found.append(on_host(torch.linalg.vector_norm(noise, dim=1)))
-    return np.concatenate(found).astype(np.float64) / (early * unit)
+    return np.square(np.concatenate(found).astype(np.float64) / (early * unit))
 
 
 def _planned(plan: Plan[Any], shape: torch.Size, unit: float) -> tuple[float, float, float]:
@@ -151,13 +151,13 @@ def _check_size(planned: float, spread: float, peak: float, found: float, roundi
 
 
 def _check_resolved(
-    plan: Plan[Any], given: Tensor | None, result: Tensor, length: Vector, unit: float
+    plan: Plan[Any], given: Tensor | None, result: Tensor, power: Vector, unit: float
 ) -> None:
     """Refuse rows whose noise is finer than the number format can show."""
-    planned = torch.zeros(len(length), dtype=torch.float64)
+    planned = torch.zeros(len(power), dtype=torch.float64)
     for part in plan.noise:
         planned += part.traces(result.shape, unit)
-    silent = ((torch.from_numpy(length) == 0) & (planned > 0)).nonzero().squeeze(1)
+    silent = ((torch.from_numpy(power) == 0) & (planned > 0)).nonzero().squeeze(1)
     if len(silent) == 0:
         return
     form = torch.finfo(result.dtype)

@@ -26,7 +26,7 @@ __all__ = ["Key", "Stream", "whole"]
 
 _WIDE = (torch.float64,)
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
-_ZEROS = bytes(1 << 16)
+_ZEROS = bytes(1 << 17)
 _NONCE = bytes(16)
 _LEAST = torch.tensor(2.0**-64, dtype=torch.float64)
 

@@ -7,7 +7,7 @@ from tacit.machine.passes import (
     class_sums,
     fits,
     peak,
-    row_lengths,
+    row_squares,
     same,
 )
 
@@ -18,6 +18,6 @@ __all__ = [
     "class_sums",
     "fits",
     "peak",
-    "row_lengths",
+    "row_squares",
     "same",
 ]

@@ -29,7 +29,7 @@ def kernels() -> dict[str, Callable[..., None]]:
             _class_sums: [ADDRESS] * 6,
             _add_to_rows: [*[ADDRESS] * 5, REAL],
             _add_along: [*[ADDRESS] * 9, REAL],
-            _row_lengths: [ADDRESS] * 5,
+            _row_squares: [ADDRESS] * 5,
         }
     )
 
@@ -152,7 +152,7 @@ def _add_along(
     repeat(code, count, row)
 
 
-def _row_lengths(
+def _row_squares(
     code: ir.IRBuilder,
     first: ir.Value,
     second: ir.Value,

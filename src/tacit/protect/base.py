@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, final
 
 import numpy as np
@@ -68,6 +69,12 @@ class Batch:
     weight: float
     exponent: int | None
     resolution: float
+
+    @cached_property
+    def positive(self) -> npt.NDArray[np.bool_]:
+        """Which rows have label 1."""
+        found: npt.NDArray[np.bool_] = self.labels == 1
+        return found
 
     @classmethod
     def of(cls, cut: Cut, *, needs: Collection[str] = (), classes: int = 2, seen: int = 2) -> Batch:

@@ -70,7 +70,7 @@ class ClassCovariances:
         enough. With fewer rows than dimensions the coordinates are those of the rows' own span,
         found from their products with each other: exact, and ``O(B^2 d)`` instead of ``O(d^3)``.
         """
-        positive = batch.labels == 1
+        positive = batch.positive
         total, positives = len(positive), int(np.count_nonzero(positive))
         if min(total - positives, positives) < 2 or batch.exponent is None:
             return None

@@ -142,12 +142,13 @@ class Marvell(Protection[Memory]):
         measured = how == BATCH
         parts: list[Isotropic | Along] = []
         if used.along0 > 0 or used.along1 > 0:
-            stds = np.where(batch.labels == 1, used.along1 * scale, used.along0 * scale)
+            stds = np.where(batch.positive, used.along1 * scale, used.along0 * scale)
             line = to_place(stats.difference / math.sqrt(gap), batch.rows)
             parts.append(Along(std=to_place(stds, batch.rows), direction=line))
         for label, std in enumerate((used.across0, used.across1)):
             if std > 0:
-                rows = to_place(np.flatnonzero(batch.labels == label), batch.rows)
+                own = batch.positive if label else ~batch.positive
+                rows = to_place(np.flatnonzero(own), batch.rows)
                 parts.append(Isotropic(std=std * scale, rows=rows))
         return Plan(
             noise=tuple(parts),

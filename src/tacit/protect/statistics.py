@@ -77,7 +77,7 @@ class ClassStatistics:
     @classmethod
     def of(cls, batch: Batch) -> ClassStatistics | None:
         """Return the statistics of a batch, or None unless each class has two rows or more."""
-        positive = batch.labels == 1
+        positive = batch.positive
         total, positives = len(positive), int(np.count_nonzero(positive))
         negatives = total - positives
         if min(negatives, positives) < 2 or batch.exponent is None:
