@@ -15,7 +15,7 @@ from tacit.machine import fits, row_squares, same
 from tacit.protect import Chain
 from tacit.protect.base import Batch, Draft, Plan
 from tacit.protect.parts import Along, Isotropic, Part
-from tacit.rows import blocks, norms, on_host, piece, shaped, working
+from tacit.rows import blocks, detached, norms, on_host, piece, shaped, working
 
 __all__ = ["check_release", "strongest"]
 
@@ -53,7 +53,7 @@ def check_release(
 
     Every stage is checked against the rows it was given; the last one by the released bytes.
     """
-    released = shaped(grads.detach(), batch.rows.shape)
+    released = shaped(detached(grads), batch.rows.shape)
     if identity:
         shown = working(released)
         unchanged = same if fits(shown, batch.rows) else torch.equal

@@ -172,7 +172,7 @@ class Guard:
         memory = None if last is None else last.before if again else last.after
         stream = self._key.stream("noise", step, *tags, self._spec)
         draft = self.protection.apply(batch, stream, memory)
-        grads = shaped(draft.rows.to(cut.grads.dtype), cut.grads.shape)
+        grads = shaped(draft.rows, cut.grads.shape, dtype=cut.grads.dtype)
         release = Release(grads=grads, certificate=self._certify(batch, draft, grads), step=step)
         if again:
             return release

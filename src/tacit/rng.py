@@ -81,7 +81,7 @@ class Key:
         GMAC under a key of its own: a universal hash, so whoever does not hold the key cannot
         choose two tensors with the same tag. Tags feed :meth:`stream` and are never sent.
         """
-        plain = tensor.detach()
+        plain = tensor.detach() if tensor.requires_grad else tensor
         if plain.device.type != "cpu" or not plain.is_contiguous():
             plain = plain.cpu().contiguous()
         form = f"{tensor.dtype}{list(tensor.shape)}".encode()

@@ -17,6 +17,7 @@ __all__ = [
     "FLOATS",
     "as_rows",
     "blocks",
+    "detached",
     "exponent",
     "norms",
     "on_host",
@@ -46,8 +47,10 @@ def as_rows(tensor: Tensor, *, name: str = "grads") -> Tensor:
     return tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[0], -1)
 
 
-def shaped(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """Return a tensor in a shape; one that has it costs no call into torch."""
+def shaped(tensor: Tensor, shape: torch.Size, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a tensor in a shape and type; one that has both costs no call into torch."""
+    if dtype is not None and tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
     return tensor if tensor.shape == shape else tensor.reshape(shape)
 
 
@@ -70,6 +73,11 @@ def piece(tensor: Tensor, block: slice) -> Tensor:
     return tensor if block.stop - block.start == tensor.shape[0] else tensor[block]
 
 
+def detached(tensor: Tensor) -> Tensor:
+    """Return a tensor without its graph; one that has none costs no call into torch."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
 def working(rows: Tensor) -> Tensor:
     """Return the rows in a type fit for arithmetic: 16-bit floats become ``float32``."""
     return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
@@ -77,7 +85,7 @@ def working(rows: Tensor) -> Tensor:
 
 def on_host(tensor: Tensor) -> npt.NDArray[Any]:
     """Return a small tensor as a numpy array; types that numpy lacks become ``float32``."""
-    plain = tensor.detach() if tensor.requires_grad else tensor
+    plain = detached(tensor)
     plain = plain if plain.device.type == "cpu" else plain.cpu()
     array: npt.NDArray[Any] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
     return array

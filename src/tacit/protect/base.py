@@ -23,7 +23,7 @@ from torch import Tensor
 from tacit.errors import InputError
 from tacit.protect.parts import Isotropic, Part, write_both
 from tacit.rng import Stream
-from tacit.rows import as_rows, blocks, exponent, on_host, piece, working
+from tacit.rows import as_rows, blocks, detached, exponent, on_host, piece, working
 from tacit.spec import Registry, Specified
 from tacit.types import Cut
 
@@ -86,7 +86,7 @@ class Batch:
         for name in ("grads", "labels"):
             if not isinstance(value := getattr(cut, name), Tensor):
                 raise InputError(f"{name} must be a tensor, got {type(value).__name__}")
-        flat = as_rows(cut.grads.detach())
+        flat = as_rows(detached(cut.grads))
         _check_column(cut.labels, "labels", flat.shape[0])
         labels = on_host(cut.labels)
         if "labels" in needs:
