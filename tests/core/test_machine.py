@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from llvmlite import binding
 
 from tacit import machine
+from tacit.machine.kernels import kernels
 from tacit.machine.normals import normals_of
 
 _SPECIAL = [
@@ -89,6 +91,16 @@ def test_the_same_bits_as_one_operation_at_a_time(half):
     words = words_of(half)
     slow = [lane.value for lane in normals_of(Slow(words[0]), Slow(words[1]))]
     np.testing.assert_array_equal(made_of(words).view(np.int32), np.stack(slow).view(np.int32))
+
+
+def test_the_same_bits_on_a_plain_processor(monkeypatch):
+    """Without the vectors of this one, the same loops end in the same bits."""
+    monkeypatch.setattr(binding, "get_host_cpu_name", lambda: "generic")
+    monkeypatch.setattr(binding, "get_host_cpu_features", binding.FeatureMap)
+    words = words_of(1000)
+    room = words.copy()
+    kernels.__wrapped__()["_box_muller"](room.ctypes.data, words.shape[1])
+    np.testing.assert_array_equal(room, made_of(words).view(np.int32))
 
 
 def test_as_exact_as_float32_allows():
