@@ -224,7 +224,7 @@ def compiled(kernels: Mapping[Kernel, Sequence[ir.Type]]) -> dict[str, Callable[
     return {kernel.__name__: _called(engine, kernel, kinds) for kernel, kinds in kernels.items()}
 
 
-def _called(engine: Any, kernel: Kernel, kinds: Sequence[ir.Type]) -> Callable[..., None]:  # noqa: ANN401
+def _called(engine: Any, kernel: Kernel, kinds: Sequence[ir.Type]) -> Callable[..., None]:  # noqa: ANN401 - untyped there
     kind = ctypes.CFUNCTYPE(None, *(_PASSED[each] for each in kinds))
     call = kind(engine.get_function_address(kernel.__name__))
     call.engine = engine  # type: ignore[attr-defined] # the code lives as long as its engine
