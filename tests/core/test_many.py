@@ -211,8 +211,8 @@ def test_full_noise_of_two_classes_is_the_binary_one_where_directions_agree():
         difference = np.array([1.5, 0, 0, 0])
         means, p = tensor([np.zeros(4), difference]), 0.3
         binary = solve_full(
-            difference=tensor(difference), cov0=tensor(cov0), cov1=tensor(cov1), p=p, width=4,
-            power=1.0, shares=Shares(),
+            difference=difference, covs=tensor([cov0, cov1]), p=p, width=4, power=1.0,
+            shares=Shares(),
         )  # fmt: skip
         many = solve_many_full(
             gap=between(means, tensor([1 - p, p])), means=means, covs=tensor([cov0, cov1]),
@@ -223,7 +223,7 @@ def test_full_noise_of_two_classes_is_the_binary_one_where_directions_agree():
             assert binary.sum_kl <= many.sum_kl * (1 + 1e-9) < 1.2 * binary.sum_kl
         else:
             assert many.sum_kl == pytest.approx(binary.sum_kl, rel=1e-9)
-            for ours, other in zip(many.noise, (binary.noise0, binary.noise1), strict=True):
+            for ours, other in zip(many.noise, binary.noise, strict=True):
                 assert torch.allclose(ours, other, atol=1e-12)
 
 

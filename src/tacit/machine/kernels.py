@@ -7,7 +7,8 @@ from functools import cache
 
 from llvmlite import ir
 
-from tacit.machine.lanes import ADDRESS, INT, REAL, WIDE, Array, Lanes, compiled, in_groups, repeat
+from tacit.machine.lanes import ADDRESS, INT, REAL, WIDE, Array, Lanes, single
+from tacit.machine.loops import compiled, in_groups, repeat
 from tacit.machine.normals import normals_of
 
 __all__ = ["MANY", "kernels"]
@@ -107,7 +108,7 @@ def _add_to_rows(
         source = Array(code, noise, REAL).row(number, width)
 
         def body(place: ir.Value, lanes: int) -> None:
-            added = source.get(place, lanes) * _single(code, scale).spread(lanes)
+            added = source.get(place, lanes) * single(code, scale).spread(lanes)
             target.put(place, target.get(place, lanes) + added)
 
         in_groups(code, width, body)
@@ -140,7 +141,7 @@ def _add_along(
             return source.get(at, lanes) + line * step.spread(lanes)
 
         def both(at: ir.Value, lanes: int) -> None:
-            added = more.get(at, lanes) * _single(code, scale).spread(lanes)
+            added = more.get(at, lanes) * single(code, scale).spread(lanes)
             target.put(at, along(at, lanes) + added)
 
         with code.if_else(code.icmp_signed("<", place, _ZERO)) as (without, within):
@@ -177,8 +178,3 @@ def _row_squares(
         target.put(number, room.get(_ZERO, 16).sum())
 
     repeat(code, count, row)
-
-
-def _single(code: ir.IRBuilder, value: ir.Value) -> Lanes:
-    undefined = ir.Constant(ir.VectorType(value.type, 1), ir.Undefined)
-    return Lanes(code, code.insert_element(undefined, value, ir.Constant(INT, 0)))

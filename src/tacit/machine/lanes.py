@@ -1,26 +1,38 @@
-"""Small loops as machine code: values side by side, arrays in memory, and LLVM (``llvmlite``).
+"""Machine code in small pieces: values side by side, and arrays in memory.
 
 What is done to :class:`Lanes` is written down and later done to sixteen values at a time. IEEE 754
 fixes additions, multiplications and square roots to the last bit, and nothing is fused or put in
-another order: the same bits on every machine.
+another order: the same bits on every machine, unless :meth:`Lanes.with_product` is used.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, final
+from typing import Self, final
 
-from llvmlite import binding, ir
+from llvmlite import ir
 
-__all__ = ["ADDRESS", "INT", "REAL", "WIDE", "Array", "Lanes", "compiled", "in_groups", "repeat"]
+__all__ = [
+    "ADDRESS",
+    "INT",
+    "LANES",
+    "REAL",
+    "WIDE",
+    "Array",
+    "Lanes",
+    "constant",
+    "single",
+    "zeros",
+]
 
 INT, REAL, WIDE = ir.IntType(32), ir.FloatType(), ir.DoubleType()
 ADDRESS = ir.IntType(64)  # also that of counts and places
 
+LANES = 16
+"""How many values usually go side by side."""
+
 _BYTES = {INT: 4, REAL: 4, WIDE: 8, ADDRESS: 8}
-_PASSED: dict[ir.Type, Any] = {ADDRESS: ctypes.c_int64, REAL: ctypes.c_float}
 
 
 @final
@@ -45,6 +57,9 @@ class Lanes:
 
     def __mul__(self, other: Self | float) -> Lanes:
         return self._do("mul", other)
+
+    def __truediv__(self, other: Self) -> Lanes:
+        return self._do("div", other)
 
     def __lshift__(self, count: int) -> Lanes:
         return self._do("shl", count)
@@ -83,11 +98,11 @@ class Lanes:
 
     def sqrt(self) -> Lanes:
         """Return square roots."""
-        kind = self._value.type
-        name = f"llvm.sqrt.v{kind.count}f32"
-        known = self._code.module.globals.get(name)
-        root = known or ir.Function(self._code.module, ir.FunctionType(kind, [kind]), name)
-        return Lanes(self._code, self._code.call(root, [self._value]))
+        return self._known("sqrt")
+
+    def with_product(self, one: Lanes, other: Lanes) -> Lanes:
+        """Return these plus the products of two others, rounded once where the machine can."""
+        return one._known("fmuladd", other, self)
 
     def pick(self, one: Lanes, zero: Lanes) -> Lanes:
         """Return a value of ``one`` where these are not zero, and of ``zero`` where they are."""
@@ -98,6 +113,11 @@ class Lanes:
         """Return the larger one of two integers each."""
         larger = self._code.icmp_signed(">", self._value, other.value)
         return Lanes(self._code, self._code.select(larger, self._value, other.value))
+
+    def above(self, other: Lanes) -> ir.Value:
+        """Return whether a single real number is larger than another."""
+        larger = self._code.fcmp_ordered(">", self._value, other.value)
+        return self._code.extract_element(larger, ir.Constant(INT, 0))
 
     def sum(self) -> Lanes:
         """Return the sum of all lanes as a single one: one half added to the other, and again."""
@@ -119,6 +139,15 @@ class Lanes:
         right = other.value if isinstance(other, Lanes) else self._constant(other)
         kind = "" if isinstance(self._value.type.element, ir.IntType) else "f"
         return Lanes(self._code, getattr(self._code, kind + name)(self._value, right))
+
+    def _known(self, name: str, *others: Lanes) -> Lanes:
+        """Return what LLVM's own function of that name makes of real numbers."""
+        kind, module = self._value.type, self._code.module
+        name = f"llvm.{name}.v{kind.count}f32"
+        values = [self._value, *(other.value for other in others)]
+        known = module.globals.get(name)
+        function = known or ir.Function(module, ir.FunctionType(kind, [kind] * len(values)), name)
+        return Lanes(self._code, self._code.call(function, values))
 
     def _made(self, how: Callable[..., ir.Value], element: ir.Type) -> Lanes:
         return Lanes(self._code, how(self._value, ir.VectorType(element, self._value.type.count)))
@@ -164,68 +193,18 @@ class Array:
         return self.code.inttoptr(self._byte(place), kind.as_pointer())
 
 
-def repeat(
-    code: ir.IRBuilder,
-    stop: ir.Value,
-    body: Callable[[ir.Value], None],
-    *,
-    start: ir.Value | None = None,
-    step: int = 1,
-) -> ir.Value:
-    """Write a loop over whole steps up to ``stop``; return the first place that it leaves."""
-    before = code.block
-    test, inside, after = (code.append_basic_block() for _ in range(3))
-    code.branch(test)
-    code.position_at_end(test)
-    place = code.phi(ADDRESS)
-    following = code.add(place, ir.Constant(ADDRESS, step))
-    code.cbranch(code.icmp_signed("<=", following, stop), inside, after)
-    code.position_at_end(inside)
-    body(place)
-    code.branch(test)
-    place.add_incoming(ir.Constant(ADDRESS, 0) if start is None else start, before)
-    place.add_incoming(following, code.block)
-    code.position_at_end(after)
-    return place
+def constant(number: int) -> ir.Value:
+    """Return a place or a count that is known beforehand."""
+    return ir.Constant(ADDRESS, number)
 
 
-def in_groups(
-    code: ir.IRBuilder,
-    count: ir.Value,
-    body: Callable[[ir.Value, int], None],
-    *,
-    group: int = 16,
-) -> None:
-    """Write a loop over so many values at a time, and the last ones one by one."""
-    left = repeat(code, count, lambda place: body(place, group), step=group)
-    repeat(code, count, lambda place: body(place, 1), start=left)
+def zeros(code: ir.IRBuilder, element: ir.Type, lanes: int = LANES) -> Lanes:
+    """Return lanes of nothing."""
+    return Lanes(code, ir.Constant(ir.VectorType(element, lanes), [0.0] * lanes))
 
 
-Kernel = Callable[..., None]
-
-
-def compiled(kernels: Mapping[Kernel, Sequence[ir.Type]]) -> dict[str, Callable[..., None]]:
-    """Return kernels, given with the types of their arguments, as functions by name."""
-    module = ir.Module("tacit")
-    for kernel, kinds in kernels.items():
-        function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), kernel.__name__)
-        code = ir.IRBuilder(function.append_basic_block())
-        kernel(code, *function.args)
-        code.ret_void()
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    target = binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(),
-        features=binding.get_host_cpu_features().flatten(),
-        opt=3,
-    )
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), target)
-    engine.finalize_object()
-    return {kernel.__name__: _called(engine, kernel, kinds) for kernel, kinds in kernels.items()}
-
-
-def _called(engine: Any, kernel: Kernel, kinds: Sequence[ir.Type]) -> Callable[..., None]:  # noqa: ANN401 - untyped there
-    kind = ctypes.CFUNCTYPE(None, *(_PASSED[each] for each in kinds))
-    call = kind(engine.get_function_address(kernel.__name__))
-    call.engine = engine  # type: ignore[attr-defined] # the code lives as long as its engine
-    return call
+def single(code: ir.IRBuilder, value: ir.Value) -> Lanes:
+    """Return one number as a single lane; a count as a real number."""
+    value = code.sitofp(value, REAL) if value.type == ADDRESS else value
+    undefined = ir.Constant(ir.VectorType(value.type, 1), ir.Undefined)
+    return Lanes(code, code.insert_element(undefined, value, ir.Constant(INT, 0)))

@@ -1,7 +1,6 @@
 """Gaussian noise for two classes of any covariance: equal covariances first, then the means.
 
-Glossary (float64, or float32 where that is enough; in coordinates of the r directions that the
-batch spans)::
+Glossary (in coordinates of the r directions that the batch spans)::
 
     D, gap      difference of the class means and its squared norm
     S0, S1, G   sample covariances of negatives and positives;  G = S1 - S0
@@ -34,13 +33,18 @@ import math
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["FullSolution", "Shares", "solve_full", "sum_kl_of"]
+from tacit.machine import Moments, directed
 
-# Floor over trace below which rounding decides what an inverse is.
-_RESOLVED = {torch.float64: 1e-12, torch.float32: 1e-5}
+__all__ = ["FullSolution", "Shares", "solve_full", "solve_narrow", "sum_kl_of"]
+
+Vector = npt.NDArray[np.float64]
+
+_RESOLVED = 1e-12  # floor over trace below which rounding decides what an inverse is
 
 # Conjugate gradients: most steps, and when to stop, by what is left of the claim.
 _STEPS, _LEFT = 12, 1e-5
@@ -69,52 +73,45 @@ class Shares:
 class FullSolution:
     """Noise covariances of both classes in the directions seen, and the floor outside of them."""
 
-    noise0: Tensor  # negatives
-    noise1: Tensor  # positives
+    noise: Tensor  # [2, r, r], negatives first
+    traces: tuple[float, float]  # of both
+    spreads: tuple[float, float]  # their Frobenius norms
     outside: float  # variance of isotropic noise on top, for all rows; 0 when all is seen
     floor: float  # the least variance of either class's noise in any direction seen
-    equal: bool  # whether both covariances are the same now
     sum_kl: float  # KL divergence between the noisy classes, both ways added
     power: float  # expected squared norm of the noise of one row
 
 
 @final
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class _Common:
-    """What both classes get but for the direction: T, and c V + f I as what it is made of.
+    """What both classes get but for the direction: c, f, and the power that they take."""
 
-    ``V = W - L' R`` with two rows each in L and R: a product of these and one pass over W make
-    any combination of the two.
-    """
-
-    W: Tensor
-    left: Tensor
-    right: Tensor
-    cover: float  # c
-    floor: float  # f
-    outside: float
+    cover: float
+    floor: float
+    outside: float  # the floor outside of the directions seen, where there is an outside
     power: float
 
-    def before(self) -> Tensor:
-        """Return T."""
-        return self._combined(1.0 + self.cover, self.floor + self.outside)
+    @classmethod
+    def of(cls, *, spread: float, R: float, r: int, width: int, shares: Shares) -> _Common:
+        """Share R out to cover and floor: the floor once inside and, if there is an outside, twice.
 
-    def noise(self, x: Tensor, P: float) -> Tensor:
-        """Return c V + f I + P x x' / x'x."""
-        return self._combined(self.cover, self.floor).addr_(x, x, alpha=P / float(x @ x))
-
-    def _combined(self, share: float, floor: float) -> Tensor:
-        """Return a share of W, less c L' R, and a floor."""
-        out = torch.addmm(self.W, self.left.T, self.right, beta=share, alpha=-self.cover)
-        out.diagonal().add_(floor)
-        return out
+        ``spread`` is the trace of V.
+        """
+        cover = min(shares.cover * spread, shares.most * R)
+        f = shares.floor * R / (r + (width if width > r else 0))
+        return cls(
+            cover=cover / spread if cover > 0.0 else 0.0,
+            floor=f,
+            outside=f if width > r else 0.0,
+            power=cover + shares.floor * R,
+        )
 
 
 def solve_full(
     *,
-    difference: Tensor,
-    cov0: Tensor,
-    cov1: Tensor,
+    difference: Vector,
+    covs: Tensor,
     p: float,
     width: int,
     power: float | None = None,
@@ -124,106 +121,116 @@ def solve_full(
     """Make two covariances equal, cover what is not Gaussian, and hide the means by the rest.
 
     ``N0 = theta H0 + C`` and ``N1 = theta H1 + C`` with ``C = c V + f I + P x x' / x'x``. Give
-    ``power``, all of which is spent, or ``sum_kl``, reached with the least ``P``.
+    ``power``, all of which is spent, or ``sum_kl``, reached with the least ``P``. In float64.
 
     Guarantee: the returned ``sum_kl`` is that of Gaussian classes with these covariances, infinite
     where rounding cannot tell. For given ``T`` and ``P`` no other noise common to both classes
     gives less.
 
-    >>> one = torch.ones(1, dtype=torch.float64)
-    >>> zero, none = torch.zeros(1, 1).double(), Shares(cover=0.0, floor=0.0)
-    >>> solve_full(
-    ...     difference=one, cov0=zero, cov1=zero, p=0.5, width=1, power=4.0, shares=none
-    ... ).sum_kl
+    >>> one, zeros = np.ones(1), torch.zeros(2, 1, 1, dtype=torch.float64)
+    >>> none = Shares(cover=0.0, floor=0.0)
+    >>> solve_full(difference=one, covs=zeros, p=0.5, width=1, power=4.0, shares=none).sum_kl
     0.25
     """
     shares = shares or Shares()
-    D, q, gap = difference, 1.0 - p, float(difference @ difference)
-    H0, H1 = cov1, cov0
-    surplus = q * H0.trace().item() + p * H1.trace().item()
-    # Across D this noise is part of the cover; where power is scarce, its least form is worth
-    # an eigenvalue decomposition.
-    if power is None or shares.surplus * power < surplus:
-        H0, H1 = _parts(cov1 - cov0)
-        surplus = q * H0.trace().item() + p * H1.trace().item()
-    theta = 1.0
-    if power is not None and shares.surplus * power < surplus:
-        theta = shares.surplus * power / surplus
+    D, (S0, S1), q = torch.from_numpy(difference), covs, 1.0 - p
+    gap = float(D @ D)
+    H, surplus, theta = _surplus(covs, p, power, shares.surplus)
     # A loose target must not make floor and cover vanish with the power it would need.
     R = power - theta * surplus if power is not None else gap / min(sum_kl or 1.0, 1.0)
-    W = cov0 + H0 if theta == 1.0 else q * (cov0 + theta * H0) + p * (cov1 + theta * H1)
-    common = _common(W, D, gap, R, width, shares)
-    T = common.before()
+    W = S0 + H[0] if theta == 1.0 else q * (S0 + theta * H[0]) + p * (S1 + theta * H[1])
+    V = _across(W, D, gap)
+    spread = max(V.trace().item(), 0.0)
+    common = _Common.of(spread=spread, R=R, r=len(D), width=width, shares=shares)
+    C = _shifted(common.cover * V, common.floor)
+    T = _shifted(W + C, common.outside)
     P = R - common.power if power is not None else _reach(T, D, gap, sum_kl or 1.0)
-    x, slack = _direction(T, P, D, gap, common.floor)
-    C = common.noise(D if x is None else x, P)
-    noise0, noise1 = (C + H0, C + H1) if theta == 1.0 else (C + theta * H0, C + theta * H1)
+    x = _solve(_shifted(T, P), D)
+    along = D if x is None else x
+    noise = theta * H + C.addr_(along, along, alpha=P / float(along @ along))
     if x is None:
         found = math.inf
     elif theta == 1.0:  # equal covariances, and (T + N) x = D
-        found = float(D @ x) + slack
+        found = float(D @ x)
     else:
-        A, B = (_shifted(M, common.outside) for M in (cov0 + noise0, cov1 + noise1))
-        found = _sum_kl(A, B, (1.0 - theta) * (cov1 - cov0), D)
+        A, B = (_shifted(M, common.outside) for M in covs + noise)
+        found = _sum_kl(A, B, (1.0 - theta) * (S1 - S0), D)
+    spread0, spread1 = torch.linalg.vector_norm(noise, dim=(1, 2)).tolist()
     return FullSolution(
-        noise0=noise0,
-        noise1=noise1,
+        noise=noise,
+        traces=_traces(noise),
+        spreads=(spread0, spread1),
         outside=common.outside,
         floor=common.floor,
-        equal=theta == 1.0,
         sum_kl=found,
         power=theta * surplus + common.power + P,
     )
 
 
-def _parts(G: Tensor) -> tuple[Tensor, Tensor]:
+def _surplus(
+    covs: Tensor, p: float, power: float | None, most: float
+) -> tuple[Tensor, float, float]:
+    """Return H, its power, and theta: at most a share of the power, where one is given."""
+
+    def weighed(H: Tensor) -> float:
+        t0, t1 = _traces(H)
+        return (1.0 - p) * t0 + p * t1
+
+    H = covs.flip(0)
+    # Across D this noise is part of the cover; where power is scarce, its least form is worth
+    # an eigenvalue decomposition.
+    if power is None or most * power < weighed(H):
+        H = _parts(covs[1] - covs[0])
+    surplus = weighed(H)
+    if power is None or most * power >= surplus:
+        return H, surplus, 1.0
+    return H, surplus, most * power / surplus
+
+
+def solve_narrow(known: Moments, *, p: float, power: float) -> FullSolution | None:
+    """Return the same for a power by machine code: matrices in float32, vectors in float64.
+
+    None where float32 will not do: the power does not suffice for equal covariances, or x is not
+    found. P keeps the eigenvalues close to each other, so two or three steps of conjugate gradients
+    are as good as a factor. With ``(T + P I) x = D - e``, what is claimed is not below
+    ``D'(T + N)^-1 D = x'D + x'e + e'(T + N)^-1 e``, as no noise is below f.
+    """
+    shares, (t1, t0), r = Shares(), known.traces, len(known.difference)
+    surplus = (1.0 - p) * t0 + p * t1
+    if shares.surplus * power < surplus:
+        return None
+    R, spread = power - surplus, max(t0 + t1 - known.along / known.gap, 0.0)
+    common = _Common.of(spread=spread, R=R, r=r, width=r, shares=shares)
+    f, P = common.floor, R - common.power
+    found = directed(known, cover=common.cover, floor=f, power=P, limit=_LEFT * f, steps=_STEPS)
+    if found is None:
+        return None
+    x, e = found.x, found.rest
+    return FullSolution(
+        noise=found.noise,
+        traces=(t0 + common.power + P, t1 + common.power + P),
+        spreads=found.spreads,
+        outside=0.0,
+        floor=f,
+        sum_kl=float(known.difference @ x) + abs(float(x @ e)) + float(e @ e) / f,
+        power=power,
+    )
+
+
+def _parts(G: Tensor) -> Tensor:
     """Return the positive and the negative part of a symmetric matrix; they differ by it."""
     values, vectors = torch.linalg.eigh(G)
     vectors = vectors[:, values > 0.0]
     up = (vectors * values[values > 0.0]) @ vectors.T
-    return up, up - G
+    return torch.stack([up, up - G])
 
 
-def _common(W: Tensor, D: Tensor, gap: float, R: float, width: int, shares: Shares) -> _Common:
-    """Share R out to cover and floor: the floor once inside and, if there is an outside, twice."""
+def _across(W: Tensor, D: Tensor, gap: float) -> Tensor:
+    """Return V."""
     y = (W @ D).div_(gap)
-    along = float(D @ y)  # the variance along D, which V has not
-    y.sub_(D, alpha=0.5 * along / gap)
-    spread = max(W.trace().item() - along, 0.0)
-    cover = min(shares.cover * spread, shares.most * R)
-    r = len(D)
-    f = shares.floor * R / (r + (width if width > r else 0))
-    return _Common(
-        W=W,
-        left=torch.stack([y, D]),
-        right=torch.stack([D, y]),
-        cover=cover / spread if cover > 0.0 else 0.0,
-        floor=f,
-        outside=f if width > r else 0.0,
-        power=cover + shares.floor * R,
-    )
-
-
-def _direction(T: Tensor, P: float, D: Tensor, gap: float, f: float) -> tuple[Tensor | None, float]:
-    """Return x with (T + P I) x = D, and what D'x may lack of D'(T + N)^-1 D.
-
-    P keeps the eigenvalues close to each other, so in float32 two or three steps of conjugate
-    gradients are as good as a factor. With ``(T + P I) x = D - e``,
-    ``D'(T + N)^-1 D = x'D + x'e + e'(T + N)^-1 e``, and no noise is below f.
-    """
-    if D.dtype == torch.float64 or not f > 0.0:
-        return _solve(_shifted(T, P), D), 0.0
-    x, rest, line, size = None, D, D, gap
-    for _ in range(_STEPS):
-        image = torch.addmv(line, T, line, beta=P)
-        step = size / float(line @ image)
-        x = line * step if x is None else x.add_(line, alpha=step)
-        rest = rest.sub(image, alpha=step)
-        before, size = size, float(rest @ rest)
-        if size <= _LEFT * f:
-            return x, abs(float(x @ rest)) + size / f
-        line = torch.add(rest, line, alpha=size / before)
-    return _solve(_shifted(T, P), D), 0.0
+    y.sub_(D, alpha=0.5 * float(D @ y) / gap)
+    left, right = torch.stack([y, D]), torch.stack([D, y])
+    return torch.addmm(W, left.T, right, alpha=-1.0)
 
 
 def _reach(T: Tensor, D: Tensor, gap: float, t: float) -> float:
@@ -240,9 +247,9 @@ def _reach(T: Tensor, D: Tensor, gap: float, t: float) -> float:
     return P
 
 
-def sum_kl_of(A: Tensor, B: Tensor, D: Tensor) -> float:
+def sum_kl_of(A: Tensor, B: Tensor, D: Vector) -> float:
     """Return the sumKL of N(0, A) and N(D, B), infinite where rounding decides."""
-    return _sum_kl(A, B, B - A, D)
+    return _sum_kl(A, B, B - A, torch.from_numpy(D))
 
 
 def _sum_kl(A: Tensor, B: Tensor, E: Tensor, D: Tensor) -> float:
@@ -259,7 +266,7 @@ def _solve(matrix: Tensor, right: Tensor) -> Tensor | None:
     """Return matrix^-1 right for a positive definite matrix, or None when rounding decides."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     smallest = factor.diagonal().min().item() ** 2
-    if failed.item() or not smallest > _RESOLVED[matrix.dtype] * matrix.trace().item():
+    if failed.item() or not smallest > _RESOLVED * matrix.trace().item():
         return None
     columns = right if right.dim() == 2 else right.unsqueeze(1)
     found = torch.cholesky_solve(columns, factor)
@@ -271,3 +278,8 @@ def _shifted(matrix: Tensor, amount: float) -> Tensor:
     out = matrix.clone()
     out.diagonal().add_(amount)
     return out
+
+
+def _traces(matrices: Tensor) -> tuple[float, float]:
+    first, second = matrices.diagonal(dim1=1, dim2=2).sum(dim=1).tolist()
+    return first, second

@@ -76,6 +76,11 @@ class Batch:
         found: npt.NDArray[np.bool_] = self.labels == 1
         return found
 
+    @cached_property
+    def sides(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Where the rows with another label are, and where those with label 1."""
+        return np.flatnonzero(~self.positive), np.flatnonzero(self.positive)
+
     @classmethod
     def of(cls, cut: Cut, *, needs: Collection[str] = (), classes: int = 2, seen: int = 2) -> Batch:
         """Return the checked rows of a cut, or say what is wrong with it.

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tacit.machine import Moments, fits_matrices, moments
 from tacit.protect.base import Batch
 from tacit.protect.statistics import FLAT
-from tacit.rows import to_place
+from tacit.rows import on_host, to_place
 
 __all__ = ["ClassCovariances"]
+
+Places = npt.NDArray[np.int64]
+Vector = npt.NDArray[np.float64]
 
 # Relative energy below which a direction of the Gram matrix has lost half of its digits.
 _THIN = 1e-10
@@ -28,35 +34,55 @@ _CLEAR = 2.0**-10
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassCovariances:
-    """Mean difference and covariances of two classes, in units of ``2 ** exponent``.
+    """Mean difference and covariances of two classes, on the host, in units of ``2 ** exponent``.
 
     Attributes:
         negatives: how many rows of class 0 there were; ``positives`` of class 1.
-        difference: ``[r]``, mean of the positives minus mean of the negatives.
-        cov0: ``[r, r]``, covariance of the negatives, divided by their number; ``cov1`` likewise.
+        difference: ``[r]``, mean of the positives minus mean of the negatives, float64.
+        covs: ``[2, r, r]``, covariances of negatives and positives, divided by their numbers.
         basis: ``[r, d]``, orthonormal rows that span the batch; None when ``r = d`` and it is the
             identity. The batch says nothing about directions outside of it.
         exponent: the power of two that lengths are divided by.
-        size: mean squared length of a row.
-        rounding: bounds what float32 has lost: of the difference, in units of the root of
-            ``size``, and of the covariances in Frobenius norm, in units of ``size``. Zero when
-            everything is float64.
+        narrow: all of this, if it was found in float32.
     """
 
     negatives: int
     positives: int
-    difference: Tensor
-    cov0: Tensor
-    cov1: Tensor
+    difference: Vector
+    covs: Tensor
     basis: Tensor | None
     exponent: int
-    size: float = 0.0
-    rounding: float = 0.0
+    narrow: Moments | None = None
 
     @cached_property
     def gap(self) -> float:
         """Squared norm of the mean difference."""
-        return float(self.difference @ self.difference)
+        return self.narrow.gap if self.narrow else float(np.square(self.difference).sum())
+
+    @property
+    def p(self) -> float:
+        """The fraction of positives."""
+        return self.positives / (self.negatives + self.positives)
+
+    @property
+    def size(self) -> float:
+        """Mean squared length of a row; only of what was found in float32."""
+        if self.narrow is None:
+            return 0.0
+        square0, square1 = map(sum, zip(self.narrow.traces, self.narrow.centres, strict=True))
+        return (1.0 - self.p) * square0 + self.p * square1
+
+    @property
+    def rounding(self) -> float:
+        """What float32 has lost at most, zero in float64.
+
+        Of the difference, in units of the root of ``size``, and of the covariances in Frobenius
+        norm, in units of ``size``.
+        """
+        if self.narrow is None:
+            return 0.0
+        count = self.negatives + self.positives
+        return torch.finfo(torch.float32).eps * max(8.0, math.sqrt(count) / 4.0)
 
     def usable(self) -> bool:
         """Whether the means differ by more than rounding."""
@@ -66,72 +92,71 @@ class ClassCovariances:
     def of(cls, batch: Batch, *, narrow: bool = False) -> ClassCovariances | None:
         """Return the statistics of a batch, or None unless each class has two rows or more.
 
-        In float64; ``narrow`` takes float32 for rows that are, where the mean difference is clear
-        enough. With fewer rows than dimensions the coordinates are those of the rows' own span,
-        found from their products with each other: exact, and ``O(B^2 d)`` instead of ``O(d^3)``.
+        In float64; ``narrow`` takes float32 for rows that the machine code takes, where the mean
+        difference is clear enough. With fewer rows than dimensions the coordinates are those of the
+        rows' own span, found from their products with each other: exact, and ``O(B^2 d)`` instead
+        of ``O(d^3)``.
         """
-        positive = batch.positive
-        total, positives = len(positive), int(np.count_nonzero(positive))
-        if min(total - positives, positives) < 2 or batch.exponent is None:
+        k, (count, width) = batch.exponent, batch.rows.shape
+        if min(map(len, batch.sides)) < 2 or k is None:
             return None
-        order = np.concatenate([np.flatnonzero(~positive), np.flatnonzero(positive)])
-        rows = batch.rows.index_select(0, to_place(order, batch.rows))
-        thin = total + 1 < rows.shape[1]
-        if narrow and rows.dtype == torch.float32 and not thin and abs(batch.exponent) < _FAR:
-            found = cls._narrow(rows, total - positives, positives, batch.exponent)
+        thin = count + 1 < width
+        if narrow and fits_matrices(batch.rows) and abs(k) < _FAR and not thin:
+            found = cls._narrow(batch, k)
             if found.gap > _CLEAR * found.size:
                 return found
-            rows = batch.rows.index_select(0, to_place(order, batch.rows))
-        rows = rows.double().mul_(2.0**-batch.exponent)
-        rows0, rows1, difference = _centred(rows, total - positives)
-        basis = None
+        rows = batch.rows.double() * 2.0**-k
         if thin:
-            rows0, rows1, difference, basis = _thin(rows0, rows1, difference)
+            difference, covs, basis = _thin(rows, batch.sides)
+        else:
+            (rows0, mean0), (rows1, mean1) = _centred(rows, batch.sides)
+            difference, basis = mean1 - mean0, None
+            covs = _covariances(rows0, rows1)
         return cls(
-            negatives=total - positives,
-            positives=positives,
-            difference=difference.cpu(),
-            cov0=(rows0.T @ rows0).div_(total - positives).cpu(),
-            cov1=(rows1.T @ rows1).div_(positives).cpu(),
+            negatives=len(batch.sides[0]),
+            positives=len(batch.sides[1]),
+            difference=on_host(difference),
+            covs=covs.cpu(),
             basis=basis,
-            exponent=batch.exponent,
+            exponent=k,
         )
 
     @classmethod
-    def _narrow(cls, rows: Tensor, negatives: int, positives: int, k: int) -> ClassCovariances:
+    def _narrow(cls, batch: Batch, k: int) -> ClassCovariances:
         """Return the statistics in float32; rows near one in size are divided at the end."""
-        unit = 2.0**-k
-        if abs(k) > _NEAR:
-            rows, unit = rows.mul_(unit), 1.0
-        total = negatives + positives
-        length = torch.linalg.vector_norm(rows).item() * unit
-        rows0, rows1, difference = _centred(rows, negatives)
+        rows, unit = (batch.rows * 2.0**-k, 1.0) if abs(k) > _NEAR else (batch.rows, 2.0**-k)
+        found = moments(rows, batch.sides, unit)
         return cls(
-            negatives=negatives,
-            positives=positives,
-            difference=difference.mul_(unit).cpu(),
-            cov0=(rows0.T @ rows0).mul_(unit * unit / negatives).cpu(),
-            cov1=(rows1.T @ rows1).mul_(unit * unit / positives).cpu(),
+            negatives=len(batch.sides[0]),
+            positives=len(batch.sides[1]),
+            difference=found.difference,
+            covs=found.covs,
             basis=None,
             exponent=k,
-            size=length * length / total,
-            rounding=torch.finfo(torch.float32).eps * max(8.0, math.sqrt(total) / 4.0),
+            narrow=found,
         )
 
 
-def _centred(rows: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return negatives and positives without their means, in place, and the means' difference."""
-    rows0, rows1 = rows[:first], rows[first:]
-    mean0, mean1 = rows0.mean(dim=0), rows1.mean(dim=0)
-    return rows0.sub_(mean0), rows1.sub_(mean1), mean1 - mean0
+def _centred(rows: Tensor, sides: Sequence[Places]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the rows of each class without their mean, and it."""
+    for side in sides:
+        own = rows.index_select(0, to_place(side, rows))
+        mean = own.mean(dim=0)
+        yield own.sub_(mean), mean
 
 
-def _thin(rows0: Tensor, rows1: Tensor, difference: Tensor) -> tuple[Tensor, ...]:
-    """Return both classes and the mean difference along an orthonormal basis of all of them.
+def _covariances(*classes: Tensor) -> Tensor:
+    return torch.stack([(rows.T @ rows).div_(len(rows)) for rows in classes])
+
+
+def _thin(rows: Tensor, sides: Sequence[Places]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean difference and covariances along an orthonormal basis of all rows, and it.
 
     The eigenvectors of the products ``span span' = U L U'`` give the basis ``L^-1/2 U' span`` and,
     without another pass over the rows, the coordinates ``U L^1/2``.
     """
+    (rows0, mean0), (rows1, mean1) = _centred(rows, sides)
+    difference = mean1 - mean0
     # The difference as long as all the rest: its direction must not get lost among theirs.
     rest = torch.linalg.vector_norm(torch.cat([rows0, rows1]))
     ratio = float(rest / torch.linalg.vector_norm(difference))
@@ -142,4 +167,5 @@ def _thin(rows0: Tensor, rows1: Tensor, difference: Tensor) -> tuple[Tensor, ...
     vectors, lengths = vectors[:, keep], values[keep].sqrt()
     along = vectors * lengths
     basis = (vectors / lengths).T @ span
-    return along[: len(rows0)], along[len(rows0) : -1], along[-1] / ratio, basis
+    covs = _covariances(along[: len(rows0)], along[len(rows0) : -1])
+    return along[-1] / ratio, covs, basis

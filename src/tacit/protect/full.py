@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.errors import ReleaseError
-from tacit.protect._full_solver import FullSolution, solve_full
+from tacit.machine import factor
+from tacit.protect._full_solver import FullSolution, solve_full, solve_narrow
 from tacit.protect.base import BATCH, RUNNING, Batch, Plan, noise_only
 from tacit.protect.covariances import ClassCovariances
 from tacit.protect.parts import Isotropic, Part, Shaped
@@ -40,14 +40,14 @@ class FullNoise:
         basis: what the coordinates mean, as in ``ClassCovariances``.
         outside: standard deviation of the noise that every row gets besides, in all directions.
         exponent: the power of two that the above are divided by.
-        spreads: Frobenius norms of both noise covariances, from before they were factored.
+        sizes: traces, then Frobenius norms, of both noise covariances before they were factored.
     """
 
     cores: tuple[Tensor, Tensor]
     basis: Tensor | None
     outside: float
     exponent: int
-    spreads: tuple[float, float] | None = None
+    sizes: tuple[float, float, float, float] | None = None
 
     @classmethod
     def of(cls, found: ClassCovariances, solved: FullSolution) -> FullNoise | None:
@@ -55,17 +55,15 @@ class FullNoise:
 
         None where rounding has left one of them without a square root.
         """
-        both = (solved.noise0, solved.noise1)
-        (core0, failed0), (core1, failed1) = map(torch.linalg.cholesky_ex, both)
-        if failed0.item() or failed1.item():
+        cores = _factored(solved.noise)
+        if cores is None:
             return None
-        spread0, spread1 = (torch.linalg.vector_norm(noise).item() for noise in both)
         return cls(
-            cores=(core0.T.contiguous(), core1.T.contiguous()),
+            cores=(cores[0], cores[1]),
             basis=None if found.basis is None else found.basis.contiguous(),
             outside=math.sqrt(solved.outside),
             exponent=found.exponent,
-            spreads=(spread0, spread1),
+            sizes=(*solved.traces, *solved.spreads),
         )
 
     def parts(self, batch: Batch) -> tuple[Part, ...]:
@@ -73,13 +71,12 @@ class FullNoise:
         scale = 2.0 ** max(self.exponent, batch.exponent or self.exponent)
         basis = None if self.basis is None else self.basis.to(batch.rows)
         parts: list[Part] = [Isotropic(std=self.outside * scale)] if self.outside > 0 else []
-        spreads = self.spreads or (None, None)
-        for label, (core, spread) in enumerate(zip(self.cores, spreads, strict=True)):
-            rows = np.flatnonzero(batch.labels == label)
+        for label, (core, rows) in enumerate(zip(self.cores, batch.sides, strict=True)):
             if len(rows):
                 place, own = to_place(rows, batch.rows), core.to(batch.rows.device)
+                known = None if self.sizes is None else (self.sizes[label], self.sizes[2 + label])
                 shaped = Shaped(
-                    scale=scale, core=own, basis=basis, rows=place, upper=True, spread=spread
+                    scale=scale, core=own, basis=basis, rows=place, upper=True, known=known
                 )
                 parts.append(shaped)
         return tuple(parts)
@@ -109,22 +106,26 @@ def _solved(
 ) -> Plan[Any] | None:
     """Return the plan by these statistics, or None where float32 is too coarse for it."""
     gap = found.gap
-    # What rounding does to the factors of the noise must not overrun the budget.
-    share = 1.0 - _SPARE if found.rounding else 1.0
-    solved = solve_full(
-        difference=found.difference,
-        cov0=found.cov0,
-        cov1=found.cov1,
-        p=found.positives / (found.negatives + found.positives),
-        width=batch.rows.shape[1],
-        power=None if s is None else s * gap * share,
-        sum_kl=target,
-    )
-    claim = _claim(found, solved)
-    if found.rounding and not (solved.equal and claim - solved.sum_kl <= _COARSE * claim):
-        return None
+    if found.narrow is not None:
+        # What rounding does to the factors of the noise must not overrun the budget.
+        power = (s or 0.0) * gap * (1.0 - _SPARE)
+        narrow = solve_narrow(found.narrow, p=found.p, power=power)
+        claim = math.inf if narrow is None else _claim(found, narrow)
+        if narrow is None or claim - narrow.sum_kl > _COARSE * claim:
+            return None
+        solved = narrow
+    else:
+        solved = solve_full(
+            difference=found.difference,
+            covs=found.covs,
+            p=found.p,
+            width=batch.rows.shape[1],
+            power=None if s is None else s * gap,
+            sum_kl=target,
+        )
+        claim = solved.sum_kl
     noise = FullNoise.of(found, solved)
-    if noise is None and found.rounding:
+    if noise is None and found.narrow is not None:
         return None
     if noise is None:
         raise ReleaseError(
@@ -141,16 +142,24 @@ def _solved(
     )
 
 
+def _factored(noise: Tensor) -> Tensor | None:
+    """Return U with ``U'U`` the noise for both classes, or None where rounding has left it none.
+
+    In float32 in its place.
+    """
+    if noise.dtype == torch.float32:
+        return noise if factor(noise) else None
+    cores, failed = torch.linalg.cholesky_ex(noise)
+    return None if failed.any() else cores.mT.contiguous()
+
+
 def _claim(found: ClassCovariances, solved: FullSolution) -> float:
-    """Return the solved sumKL and all that rounding may have added to it.
+    """Return the sumKL solved in float32 and all that rounding may have added to it.
 
     ``(sqrt(sumKL) + e sqrt(k))^2 + (e k)^2 / 2``, ``e`` the rounding and ``k`` the largest power
     of a row before and after over the least variance of its noise: a mean difference that is off
     by ``e sqrt(t)`` and covariances off by ``e t``, both where there is the least noise.
     """
-    if not found.rounding:
-        return solved.sum_kl
-    traces = (solved.noise0.trace().item(), solved.noise1.trace().item())
-    most = (found.size + max(traces)) / solved.floor
+    most = (found.size + max(solved.traces)) / solved.floor
     apart = math.sqrt(solved.sum_kl) + found.rounding * math.sqrt(most)
     return apart * apart + 0.5 * (found.rounding * most) ** 2

@@ -44,9 +44,9 @@ def measured_sum_kl(batch: Batch, plan: Plan[Any]) -> float | None:
         return None
     covariances: list[Tensor] = []
     outside: list[float] = []
-    for label, own in enumerate((found.cov0, found.cov1)):
+    for label, own in enumerate(found.covs):
         row = int((batch.labels == label).argmax())
-        added = [_added(part, row, found.basis, found.cov0, found.exponent) for part in plan.noise]
+        added = [_added(part, row, found.basis, own, found.exponent) for part in plan.noise]
         if any(cov is None for cov, _ in added):
             return None
         covariances.append(own + sum(cov for cov, _ in added if cov is not None))

@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.machine import add_along, add_to_rows, fits
+from tacit.machine import add_along, add_shaped, add_to_rows, fits, fits_matrices
 from tacit.rows import on_host, piece
 
 __all__ = ["Along", "Isotropic", "Part", "Shaped", "write_both"]
-
-_HALVED = 32  # width from which on half of a triangle's zeros is worth two products for one
 
 
 @final
@@ -118,7 +116,7 @@ class Shaped:
     Each row gets ``scale * normals[r] @ core [r, r] @ basis [r, d]``. The rows of ``basis`` are
     orthonormal; None stands for the identity, then ``r = d``. Values of ``core`` are near one,
     whatever the size of the noise. Two things for whoever knows them: ``upper``, that it is zero
-    below the diagonal, and ``spread``, the Frobenius norm of ``core' core``.
+    below the diagonal, and ``known``, trace and Frobenius norm of ``core' core``.
     """
 
     scale: float
@@ -126,7 +124,7 @@ class Shaped:
     basis: Tensor | None
     rows: Tensor
     upper: bool = False
-    spread: float | None = None
+    known: tuple[float, float] | None = None
 
     def inside(self, block: slice, total: int) -> Tensor:
         """Return the noisy rows of a block by their place in it."""
@@ -147,33 +145,49 @@ class Shaped:
         """Write a block of rows plus its noise to ``out``, which may be ``base`` itself."""
         if base is not out:
             out.copy_(base)
-        normals, core = normals.view(-1, self.core.shape[0]), self.core.to(out.dtype)
-        noise = _times_upper(normals, core) if self.upper else normals @ core
+        where = self.rows if inside is None else inside
+        if self.simple(out, where, normals):
+            self.write_rows(out, out, where, normals)
+            return
+        noise = normals.view(-1, self.core.shape[0]) @ self.core.to(out.dtype)
         noise = noise if self.basis is None else noise @ self.basis.to(out.dtype)
-        scale = min(self.scale, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
-        _add(out, self.rows if inside is None else inside, noise, scale)
+        _add(out, where, noise, self._scale(out))
+
+    def simple(self, base: Tensor, where: Tensor, normals: Tensor) -> bool:
+        """Return whether :meth:`write_rows` takes these."""
+        easy = self.upper and self.basis is None and fits_matrices(base, self.core)
+        return easy and fits(normals) and fits(where, dtype=torch.int64)
+
+    def write_rows(self, base: Tensor, out: Tensor, where: Tensor, normals: Tensor) -> None:
+        """Write the noisy rows of a block, and no others, to ``out``, which may be ``base``."""
+        add_shaped(base, out, where, normals, self.core, self._scale(out))
+
+    def _scale(self, out: Tensor) -> float:
+        return min(self.scale, torch.finfo(out.dtype).max)  # what overflows, the guard refuses
 
     def size(self, shape: torch.Size, unit: float) -> tuple[float, float, float]:  # noqa: ARG002
         """Return what :meth:`Isotropic.size` returns, the largest value from above.
 
         The Frobenius norm of one row's covariance is never below its largest eigenvalue.
         """
-        spread = self.spread
-        if spread is None:
-            narrow = self.core.float()  # digits beyond these change no verdict on the length
-            spread = torch.linalg.vector_norm(narrow @ narrow.T).item()
-        single, count = spread * (self.scale / unit) ** 2, len(self.rows)
-        return count * self._trace(unit), math.sqrt(count) * single, single
+        trace, spread = self._size
+        square, count = (self.scale / unit) ** 2, len(self.rows)
+        return count * trace * square, math.sqrt(count) * spread * square, spread * square
 
     def traces(self, shape: torch.Size, unit: float) -> Tensor:
         """Return the trace of each row's covariance, in units of ``unit ** 2``."""
         trace = torch.zeros(shape[0], dtype=torch.float64)
-        trace[self.rows.cpu()] = self._trace(unit)
+        trace[self.rows.cpu()] = self._size[0] * (self.scale / unit) ** 2
         return trace
 
-    def _trace(self, unit: float) -> float:
+    @property
+    def _size(self) -> tuple[float, float]:
+        """Trace and Frobenius norm of ``core' core``."""
+        if self.known is not None:
+            return self.known
         length: float = torch.linalg.vector_norm(self.core, dtype=torch.float64).item()
-        return (length * (self.scale / unit)) ** 2
+        narrow = self.core.float()  # digits beyond these change no verdict on the length
+        return length**2, torch.linalg.vector_norm(narrow @ narrow.T).item()
 
 
 Part = Isotropic | Along | Shaped
@@ -187,7 +201,10 @@ def write_both(
     inside: Sequence[Tensor | None],
     normals: Sequence[Tensor],
 ) -> bool:
-    """Write the first two parts in one pass, where they are Marvell's; return whether they were."""
+    """Write the first two parts in one pass, where they are Marvell's; return whether they were.
+
+    The published method's, or those of two classes with a covariance each.
+    """
     match parts:
         case (Along() as along, Isotropic() as noise, *_) if along.direction.dim() == 1:
             where, drawn = inside[1], normals[1]
@@ -197,23 +214,31 @@ def write_both(
             also = (where, drawn, std)
             add_along(base, out, normals[0], piece(along.std, block), along.direction, also)
             return True
+        case (Shaped() as one, Shaped() as other):
+            sides = [
+                (part, where, drawn)
+                for part, where, drawn in zip((one, other), inside, normals, strict=True)
+                if where is not None and part.simple(base, where, drawn)
+            ]
+            if len(sides) < 2 or not _cover(len(base), *(where for _, where, _ in sides)):
+                return False
+            for part, where, drawn in sides:
+                part.write_rows(base, out, where, drawn)
+            return True
         case _:
             return False
 
 
+def _cover(count: int, *places: Tensor) -> bool:
+    """Return whether every row is at one of the places, and none at two."""
+    found = np.zeros(count, dtype=np.bool_)
+    for where in places:
+        found[where.numpy()] = True
+    return sum(map(len, places)) == count and bool(found.all())
+
+
 def _all_fit(along: Along, *rows: Tensor) -> bool:
     return fits(*rows) and fits(along.std, along.direction, dtype=torch.float64)
-
-
-def _times_upper(normals: Tensor, core: Tensor) -> Tensor:
-    """Return the product with an upper triangular matrix, a quarter of it known to be zero."""
-    half = core.shape[0] // 2
-    if half < _HALVED:
-        return normals @ core
-    out = torch.empty_like(normals)
-    torch.mm(normals[:, :half], core[:half, :half], out=out[:, :half])
-    torch.mm(normals, core[:, half:], out=out[:, half:])
-    return out
 
 
 def _add(out: Tensor, places: Tensor, noise: Tensor, scale: float) -> None:
