@@ -71,7 +71,8 @@ def check_release(
         measured += total
     if planned == 0:
         raise ReleaseError("the protection asked for did not run: nothing was released")
-    return planned / len(grads), measured / len(grads)
+    count = released.shape[0]
+    return planned / count, measured / count
 
 
 def _check_stage(

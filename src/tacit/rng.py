@@ -12,6 +12,7 @@ import hmac
 import math
 import operator
 import secrets
+from functools import cache
 from typing import final
 
 import torch
@@ -87,8 +88,9 @@ class Key:
         plain = tensor.detach() if tensor.requires_grad else tensor
         if plain.device.type != "cpu" or not plain.is_contiguous():
             plain = plain.cpu().contiguous()
-        form = f"{tensor.dtype}{list(tensor.shape)}".encode()
-        return form + self._tagger.encrypt(_NONCE[:12], b"", _bytes(plain))
+        return _form(tensor.dtype, tensor.shape) + self._tagger.encrypt(
+            _NONCE[:12], b"", _bytes(plain)
+        )
 
     def digest(self, content: bytes) -> bytes:
         """Return 16 bytes that stand for a short content; like tags, never sent."""
@@ -175,6 +177,11 @@ def _bytes(tensor: Tensor) -> memoryview:
     """Return a tensor's own memory."""
     known = tensor if tensor.dtype != torch.bfloat16 else tensor.view(torch.int16)
     return known.numpy().data.cast("B") if tensor.numel() else memoryview(b"")
+
+
+@cache
+def _form(dtype: torch.dtype, shape: torch.Size) -> bytes:
+    return f"{dtype}{list(shape)}".encode()
 
 
 def _derive(secret: bytes, context: tuple[int | str | bytes, ...]) -> bytes:

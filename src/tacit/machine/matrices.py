@@ -79,14 +79,13 @@ def moments(rows: Tensor, sides: tuple[Places, Places], unit: float) -> Moments:
     """
     places, width = np.concatenate(sides), rows.shape[1]
     _check_places(rows, places)
-    means, covs = torch.zeros(2, width), torch.zeros(2, width, width)
+    means, covs = np.empty((2, width), dtype=np.float32), torch.empty(2, width, width)
     _check_squares(covs, 2, width)
     vectors, numbers = np.empty((2, width)), np.empty(6)
-    counts, found = map(len, sides), (each.ctypes.data for each in (vectors, numbers))
+    given, found = (rows.data_ptr(), places.ctypes.data), (vectors.ctypes.data, numbers.ctypes.data)
     products()["_moments"](
-        rows.data_ptr(), places.ctypes.data, *counts, means.data_ptr(), covs.data_ptr(), *found,
-        width, unit,
-    )  # fmt: skip
+        *given, *map(len, sides), means.ctypes.data, covs.data_ptr(), *found, width, unit
+    )
     gap, along, trace0, trace1, square0, square1 = numbers.tolist()
     return Moments(
         covs=covs, difference=vectors[0], image=vectors[1], gap=gap, along=along,

@@ -128,6 +128,11 @@ def _add_products(
         repeat(code, width, add_rows, step=LANES)
         repeat(code, width, tile, step=LANES * groups)
 
+    def clear(row: ir.Value) -> None:
+        repeat(code, width, lambda at: target.row(row).put(at, zeros(code, REAL)), step=LANES)
+
+    repeat(code, width, lambda at: total.put(at, zeros(code, REAL)), step=LANES)
+    repeat(code, width, clear)
     left = repeat(code, count, lambda start: chunk(start, constant(_CHUNK)), step=_CHUNK)
     chunk(left, code.sub(count, left))
     target.fill_below(lambda row, column: target.row(column).get(row, 1))

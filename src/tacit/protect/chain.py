@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 from tacit.protect.base import PROTECTIONS, Batch, Draft, Protection
@@ -27,12 +28,12 @@ class Chain:
 
     stages: tuple[Protection[Any], ...]
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[str]:
         """What any of the stages needs in the cut."""
         return frozenset().union(*(stage.needs for stage in self.stages))
 
-    @property
+    @cached_property
     def identity(self) -> bool:
         """Whether no stage changes anything."""
         return all(stage.identity for stage in self.stages)

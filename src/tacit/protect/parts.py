@@ -55,7 +55,7 @@ class Isotropic:
 
         In units of ``unit ** 2``.
         """
-        count = shape[0] if self.rows is None else len(self.rows)
+        count = shape[0] if self.rows is None else self.rows.shape[0]
         single = (self.std / unit) ** 2
         return count * shape[1] * single, single * math.sqrt(count * shape[1]), single
 
@@ -171,7 +171,7 @@ class Shaped:
         The Frobenius norm of one row's covariance is never below its largest eigenvalue.
         """
         trace, spread = self._size
-        square, count = (self.scale / unit) ** 2, len(self.rows)
+        square, count = (self.scale / unit) ** 2, self.rows.shape[0]
         return count * trace * square, math.sqrt(count) * spread * square, spread * square
 
     def traces(self, shape: torch.Size, unit: float) -> Tensor:
@@ -220,7 +220,7 @@ def write_both(
                 for part, where, drawn in zip((one, other), inside, normals, strict=True)
                 if where is not None and part.simple(base, where, drawn)
             ]
-            if len(sides) < 2 or not _cover(len(base), *(where for _, where, _ in sides)):
+            if len(sides) < 2 or not _cover(base.shape[0], *(where for _, where, _ in sides)):
                 return False
             for part, where, drawn in sides:
                 part.write_rows(base, out, where, drawn)
@@ -234,7 +234,7 @@ def _cover(count: int, *places: Tensor) -> bool:
     found = np.zeros(count, dtype=np.bool_)
     for where in places:
         found[where.numpy()] = True
-    return sum(map(len, places)) == count and bool(found.all())
+    return sum(where.shape[0] for where in places) == count and bool(found.all())
 
 
 def _all_fit(along: Along, *rows: Tensor) -> bool:
