@@ -95,7 +95,7 @@ def _check_stage(
         return 0.0
     rounding = 2 * torch.finfo(result.dtype).eps * math.sqrt(result.numel()) * reach
     _check_size(planned, spread, peak, math.sqrt(total), rounding)
-    if power.min() == 0:
+    if not power.all():
         _check_resolved(plan, given if plan.signal else None, result, power, unit)
     return planned
 

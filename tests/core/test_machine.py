@@ -1,5 +1,8 @@
 """Machine code against the same formula in numpy, and that against float64; and against torch."""
 
+import contextlib
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -101,6 +104,31 @@ def test_the_same_bits_on_a_plain_processor(monkeypatch):
     room = words.copy()
     kernels.__wrapped__()["_box_muller"](room.ctypes.data, words.shape[1])
     np.testing.assert_array_equal(room, made_of(words).view(np.int32))
+
+
+def test_an_interrupt_while_code_is_made_does_no_harm():
+    """In the thread that makes it, LLVM's objects would be freed twice, and the process die."""
+
+    def interrupt(_number, _frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    hits = 0
+    try:
+        for delay in np.linspace(0.004, 0.1, 9):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                kernels.__wrapped__()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                hits -= 1
+            hits += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 0
+    room = words_of(8).copy()
+    kernels.__wrapped__()["_box_muller"](room.ctypes.data, room.shape[1])
+    np.testing.assert_array_equal(room, made_of(words_of(8)).view(np.int32))
 
 
 def test_as_exact_as_float32_allows():

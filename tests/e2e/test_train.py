@@ -186,7 +186,7 @@ def test_an_interrupt_leaves_a_usable_run_directory(tmp_path):
     attentive = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(  # noqa: S603
         words,
-        stderr=subprocess.DEVNULL,
+        stderr=(tmp_path / "stderr").open("w"),
         preexec_fn=attentive,  # noqa: PLW1509 - no thread runs here
     )
     try:
@@ -195,7 +195,7 @@ def test_an_interrupt_leaves_a_usable_run_directory(tmp_path):
         while time.monotonic() < deadline and not (metrics.exists() and metrics.stat().st_size):
             time.sleep(0.2)
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=60) == 0, (tmp_path / "stderr").read_text()
     finally:
         process.kill()
     results = json.loads((out / "results.json").read_text())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, final
 
 from llvmlite import binding, ir
 
-from tacit.machine.lanes import ADDRESS, LANES, REAL, Array, Lanes, constant
+from tacit.machine.lanes import ADDRESS, LANES, REAL, Array, Lanes, constant, zeros
 
 __all__ = ["Matrix", "carried", "compiled", "in_groups", "repeat"]
 
@@ -33,6 +34,11 @@ class Matrix:
         """Return the square matrix so many behind this one."""
         start = self.row(self.code.mul(number, self.width))
         return Matrix(self.code, start.address, self.width)
+
+    def clear(self) -> None:
+        """Write zeros to a square matrix."""
+        first, count = self.row(constant(0)), self.code.mul(self.width, self.width)
+        repeat(self.code, count, lambda at: first.put(at, zeros(self.code, REAL)), step=LANES)
 
     def fill_below(self, value: Callable[[ir.Value, ir.Value], Lanes]) -> None:
         """Write a single value by row and column to every place below the diagonal."""
@@ -116,6 +122,13 @@ def compiled(kernels: Mapping[Kernel, Sequence[ir.Type]]) -> dict[str, Callable[
         code = ir.IRBuilder(function.append_basic_block())
         kernel(code, *function.args)
         code.ret_void()
+    # Interrupts are the main thread's, and one in the middle would leave LLVM's objects half made.
+    with ThreadPoolExecutor(1) as pool:
+        engine = pool.submit(_engine, str(module)).result()
+    return {kernel.__name__: _called(engine, kernel, kinds) for kernel, kinds in kernels.items()}
+
+
+def _engine(text: str) -> Any:  # noqa: ANN401 - untyped there
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     target = binding.Target.from_default_triple().create_target_machine(
@@ -123,9 +136,9 @@ def compiled(kernels: Mapping[Kernel, Sequence[ir.Type]]) -> dict[str, Callable[
         features=binding.get_host_cpu_features().flatten(),
         opt=3,
     )
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), target)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(text), target)
     engine.finalize_object()
-    return {kernel.__name__: _called(engine, kernel, kinds) for kernel, kinds in kernels.items()}
+    return engine
 
 
 def _called(engine: Any, kernel: Kernel, kinds: Sequence[ir.Type]) -> Callable[..., None]:  # noqa: ANN401 - untyped there

@@ -148,8 +148,7 @@ def add_shaped(
     if base.shape != out.shape or not drawn or width % WIDTH:
         shapes = [tuple(each.shape) for each in (base, normals, core)]
         raise IndexError(f"{len(where)} rows of {tuple(out.shape)} do not go with {shapes}")
-    room = torch.empty_like(core)
-    arrays = (each.data_ptr() for each in (base, out, places, normals, core, room))
+    arrays = (each.data_ptr() for each in (base, out, places, normals, core))
     products()["_add_shaped"](*arrays, len(where), width, scale)
 
 

@@ -33,7 +33,7 @@ def products() -> dict[str, Callable[..., None]]:
             _moments: [*[ADDRESS] * 9, REAL],
             directed: [ADDRESS] * 6,
             _factor: [ADDRESS] * 3,
-            _add_shaped: [*[ADDRESS] * 8, REAL],
+            _add_shaped: [*[ADDRESS] * 7, REAL],
         }
     )
 
@@ -128,11 +128,8 @@ def _add_products(
         repeat(code, width, add_rows, step=LANES)
         repeat(code, width, tile, step=LANES * groups)
 
-    def clear(row: ir.Value) -> None:
-        repeat(code, width, lambda at: target.row(row).put(at, zeros(code, REAL)), step=LANES)
-
     repeat(code, width, lambda at: total.put(at, zeros(code, REAL)), step=LANES)
-    repeat(code, width, clear)
+    target.clear()
     left = repeat(code, count, lambda start: chunk(start, constant(_CHUNK)), step=_CHUNK)
     chunk(left, code.sub(count, left))
     target.fill_below(lambda row, column: target.row(column).get(row, 1))
@@ -195,45 +192,28 @@ def _add_shaped(
     places: ir.Value,
     normals: ir.Value,
     core: ir.Value,
-    room: ir.Value,
     count: ir.Value,
     width: ir.Value,
     scale: ir.Value,
 ) -> None:
-    """Multiply by an upper triangular matrix, first copied by groups of columns into the room."""
+    """Multiply by an upper triangular matrix and add."""
     high, groups = _tile()
     given, target = Matrix(code, base, width), Matrix(code, out, width)
     drawn, upper = Matrix(code, normals, width), Matrix(code, core, width)
-    packed = Array(code, room, REAL)
-
-    def line(row: ir.Value, column: ir.Value) -> Array:
-        """Return where a row's values in the group of columns from this one on are copied to."""
-        return packed.row(code.mul(column, width), constant(1)).row(row, constant(LANES))
-
-    def pack(row: ir.Value) -> None:
-        def group(column: ir.Value) -> None:
-            line(row, column).put(constant(0), upper.row(row).get(column, LANES))
-
-        repeat(code, width, group, step=LANES)
 
     def block(first: ir.Value, high: int) -> None:
-        rows = [drawn.row(code.add(first, constant(k))) for k in range(high)]
-        own = [
-            Array(code, places, ADDRESS).whole(code.add(first, constant(k))) for k in range(high)
-        ]
+        numbers = [code.add(first, constant(k)) for k in range(high)]
+        own = [Array(code, places, ADDRESS).whole(number) for number in numbers]
 
         def tile(column: ir.Value) -> None:
             columns = [code.add(column, constant(k)) for k in _starts(groups)]
 
-            def step(number: ir.Value, held: Sequence[Lanes]) -> Sequence[Lanes]:
-                rights = [line(number, at).get(constant(0), LANES) for at in columns]
-                return _with_outer(held, [row.get(number, 1) for row in rows], rights)
+            def step(at: ir.Value, held: Sequence[Lanes]) -> Sequence[Lanes]:
+                lefts = [drawn.row(number).get(at, 1) for number in numbers]
+                return _with_outer(held, lefts, [upper.row(at).get(k, LANES) for k in columns])
 
-            end, start = (
-                code.add(column, constant(LANES * groups)),
-                [zeros(code, REAL)] * (high * groups),
-            )
-            found = iter(carried(code, end, start, step)[1])
+            end = code.add(column, constant(LANES * groups))
+            found = iter(carried(code, end, [zeros(code, REAL)] * (high * groups), step)[1])
             for place in own:
                 for at in columns:
                     added = next(found) * single(code, scale).spread(LANES)
@@ -241,7 +221,6 @@ def _add_shaped(
 
         repeat(code, width, tile, step=LANES * groups)
 
-    repeat(code, width, pack)
     left = repeat(code, count, lambda first: block(first, high), step=high)
     repeat(code, count, lambda first: block(first, 1), start=left)
 

@@ -64,17 +64,12 @@ class Batch:
 
     rows: Tensor
     labels: npt.NDArray[Any]
+    positive: npt.NDArray[np.bool_]  # which rows have label 1
     classes: int
     probs: Tensor | None
     weight: float
     exponent: int | None
     resolution: float
-
-    @cached_property
-    def positive(self) -> npt.NDArray[np.bool_]:
-        """Which rows have label 1."""
-        found: npt.NDArray[np.bool_] = self.labels == 1
-        return found
 
     @cached_property
     def sides(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -94,7 +89,9 @@ class Batch:
         flat = as_rows(detached(cut.grads))
         _check_column(cut.labels, "labels", flat.shape[0])
         labels = on_host(cut.labels)
-        if "labels" in needs:
+        positive = labels == 1
+        binary = bool((positive | (labels == 0)).all())
+        if "labels" in needs and not binary:
             (_check_binary if "binary" in needs else _check_classes)(labels, classes, seen)
         if cut.probs is not None:
             _check_column(cut.probs, "probs", flat.shape[0])
@@ -105,7 +102,8 @@ class Batch:
         return cls(
             rows=working(flat).contiguous(),
             labels=labels,
-            classes=_count_classes(labels, max(classes, seen)),
+            positive=positive,
+            classes=max(classes, seen) if binary else _count_classes(labels, max(classes, seen)),
             probs=None if cut.probs is None else cut.probs.detach().double().to(flat.device),
             weight=cut.weight,
             exponent=exponent(flat),
