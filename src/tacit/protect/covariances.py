@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -20,7 +20,6 @@ from tacit.rows import on_host, to_place
 
 __all__ = ["ClassCovariances"]
 
-Places = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float64]
 
 # Relative energy below which a direction of the Gram matrix has lost half of its digits.
@@ -105,18 +104,15 @@ class ClassCovariances:
             found = cls._narrow(batch, k)
             if found.gap > _CLEAR * found.size:
                 return found
-        rows = batch.rows.double() * 2.0**-k
+        (rows0, mean0), (rows1, mean1) = _centred(batch, 2.0**-k)
+        difference, basis = mean1 - mean0, None
         if thin:
-            difference, covs, basis = _thin(rows, batch.sides)
-        else:
-            (rows0, mean0), (rows1, mean1) = _centred(rows, batch.sides)
-            difference, basis = mean1 - mean0, None
-            covs = _covariances(rows0, rows1)
+            rows0, rows1, difference, basis = _thin(rows0, rows1, difference)
         return cls(
             negatives=len(batch.sides[0]),
             positives=len(batch.sides[1]),
             difference=on_host(difference),
-            covs=covs.cpu(),
+            covs=torch.stack([(own.T @ own).div_(len(own)) for own in (rows0, rows1)]).cpu(),
             basis=basis,
             exponent=k,
         )
@@ -137,26 +133,20 @@ class ClassCovariances:
         )
 
 
-def _centred(rows: Tensor, sides: Sequence[Places]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the rows of each class without their mean, and it."""
-    for side in sides:
-        own = rows.index_select(0, to_place(side, rows))
+def _centred(batch: Batch, unit: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the rows of each class times ``unit`` in float64, without their mean, and it."""
+    for side in batch.sides:
+        own = batch.rows.index_select(0, to_place(side, batch.rows)).double().mul_(unit)
         mean = own.mean(dim=0)
         yield own.sub_(mean), mean
 
 
-def _covariances(*classes: Tensor) -> Tensor:
-    return torch.stack([(rows.T @ rows).div_(len(rows)) for rows in classes])
-
-
-def _thin(rows: Tensor, sides: Sequence[Places]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean difference and covariances along an orthonormal basis of all rows, and it.
+def _thin(rows0: Tensor, rows1: Tensor, difference: Tensor) -> tuple[Tensor, ...]:
+    """Return both classes and the mean difference along an orthonormal basis of all of them.
 
     The eigenvectors of the products ``span span' = U L U'`` give the basis ``L^-1/2 U' span`` and,
     without another pass over the rows, the coordinates ``U L^1/2``.
     """
-    (rows0, mean0), (rows1, mean1) = _centred(rows, sides)
-    difference = mean1 - mean0
     # The difference as long as all the rest: its direction must not get lost among theirs.
     rest = torch.linalg.vector_norm(torch.cat([rows0, rows1]))
     ratio = float(rest / torch.linalg.vector_norm(difference))
@@ -167,5 +157,4 @@ def _thin(rows: Tensor, sides: Sequence[Places]) -> tuple[Tensor, Tensor, Tensor
     vectors, lengths = vectors[:, keep], values[keep].sqrt()
     along = vectors * lengths
     basis = (vectors / lengths).T @ span
-    covs = _covariances(along[: len(rows0)], along[len(rows0) : -1])
-    return along[-1] / ratio, covs, basis
+    return along[: len(rows0)], along[len(rows0) : -1], along[-1] / ratio, basis
