@@ -12,7 +12,7 @@ import hmac
 import math
 import operator
 import secrets
-from functools import cache
+from functools import lru_cache
 from typing import final
 
 import torch
@@ -179,7 +179,7 @@ def _bytes(tensor: Tensor) -> memoryview:
     return known.numpy().data.cast("B") if tensor.numel() else memoryview(b"")
 
 
-@cache
+@lru_cache(maxsize=64)
 def _form(dtype: torch.dtype, shape: torch.Size) -> bytes:
     return f"{dtype}{list(shape)}".encode()
 

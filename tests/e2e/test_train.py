@@ -184,11 +184,12 @@ def test_an_interrupt_leaves_a_usable_run_directory(tmp_path):
              "--threads", "1", "--out", str(out)]  # fmt: skip
     # Whoever runs the tests in the background ignores interrupts, and so would this process.
     attentive = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(  # noqa: S603
-        words,
-        stderr=(tmp_path / "stderr").open("w"),
-        preexec_fn=attentive,  # noqa: PLW1509 - no thread runs here
-    )
+    with (tmp_path / "stderr").open("w") as stderr:
+        process = subprocess.Popen(  # noqa: S603
+            words,
+            stderr=stderr,
+            preexec_fn=attentive,  # noqa: PLW1509 - no thread runs here
+        )
     try:
         deadline = time.monotonic() + 120
         metrics = out / "metrics.jsonl"
