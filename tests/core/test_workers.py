@@ -112,13 +112,17 @@ def test_worker_0_that_does_not_come_is_named():
 
 
 def test_a_worker_that_comes_twice_is_told():
-    first, one, _ = meetings(3, wait=1.5)
-    twin = Meeting(one._address, party="bank", worker=1, workers=3, wait=1.5, facts=one._facts,
-                   log=lambda _: None)  # fmt: skip
-    threading.Thread(target=lambda: at_once(first.meet), daemon=True).start()
-    said = [str(error) for error in at_once(one.meet, twin.meet)]
-    assert any("worker 1 of bank came twice: every worker needs its own number from 0 to 2" in line
-               for line in said)  # fmt: skip
+    """With more patience where the machine is too slow for the three to meet at all."""
+    told = "worker 1 of bank came twice: every worker needs its own number from 0 to 2"
+    for wait in (1.5, 6.0, 24.0):
+        first, one, _ = meetings(3, wait=wait)
+        twin = Meeting(one._address, party="bank", worker=1, workers=3, wait=wait, facts=one._facts,
+                       log=lambda _: None)  # fmt: skip
+        threading.Thread(target=at_once, args=(first.meet,), daemon=True).start()
+        said = [str(error) for error in at_once(one.meet, twin.meet)]
+        if any(told in line for line in said):
+            return
+    pytest.fail(str(said))
 
 
 def test_a_worker_with_another_setting_is_refused():
