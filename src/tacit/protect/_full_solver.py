@@ -12,7 +12,7 @@ Glossary (in coordinates of the r directions that the batch spans)::
     R           the power for all the rest, which is the same for both classes
     W, V        W = q (S0 + theta H0) + p (S1 + theta H1), both classes' covariance when theta = 1;
                 V is W across D: W with D's direction projected out on both sides
-    c, f        covering noise c V and floor f I;  k counts the directions that get a floor
+    c, f        covering noise c V and floor f I
     T           W + c V + f I, the covariance before the noise along x
     P, x        power along one direction, and that direction:  (T + P I) x = D
     N0, N1      noise covariances  theta H + c V + f I + P x x' / x'x
