@@ -6,13 +6,22 @@ READY := $(VENV)/.ready
 
 # One torch thread per process: several test workers with two threads each slow each other down.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help setup demo test check format lint types doctest bench results audits chaos clean
+# What computes with floats: tests/core and tests/stat whole, and the end-to-end tests that train.
+NUMERIC := tests/core tests/stat $(patsubst %,tests/e2e/test_%.py,gafm train real_tables \
+	labels_and_budget party_bitwise several_parties)
+# Processors that torch and numba can be held to on any x86-64 machine.
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
+PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=
+
+.PHONY: help setup demo test test-all test-cpus check format lint types doctest bench results audits chaos clean
 
 help:
 	@echo "make demo    train a small split model and see what leaks, with and without protection"
-	@echo "make test    run the tests"
-	@echo "make check   format, lint, types, tests, doctests"
+	@echo "make test    run the tests, without the slow ones"
+	@echo "make check   format, lint, types, all tests, doctests"
+	@echo "make test-cpus  run the numeric tests again as on processors with fewer instructions"
 	@echo "make bench   print the benchmark table"
 	@echo "make results train on real tables and write docs/results.md"
 	@echo "make audits  record and audit trainings on real tables and write docs/audits.md"
@@ -32,7 +41,14 @@ demo: $(READY)
 	$(BIN)/tacit demo
 
 test: $(READY)
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(TEST_ENV) $(PYTEST) -m "not slow"
+
+test-all: $(READY)
+	$(TEST_ENV) $(PYTEST)
+
+test-cpus: $(READY)
+	$(TEST_ENV) $(AVX2) $(PYTEST) -q -m "not slow" $(NUMERIC)
+	$(TEST_ENV) $(PLAIN) $(PYTEST) -q -m "not slow" $(NUMERIC)
 
 doctest: $(READY)
 	$(TEST_ENV) $(BIN)/python -m pytest --doctest-modules src/tacit -q
@@ -46,7 +62,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-check: format lint types test doctest
+check: format lint types test-all doctest
 
 bench: $(READY)
 	$(BIN)/python benchmarks/core.py

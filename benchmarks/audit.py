@@ -16,6 +16,7 @@ import torch
 from tacit.audit import TapeWriter, run_audit
 from tacit.runtime import Recorded, train
 from tacit.study.config import TrainConfig
+from tacit.study.defaults import PLAIN
 from tacit.study.trial import Trial
 
 ROWS, WIDTH, BATCH = 1_000_000, 128, 1024
@@ -40,7 +41,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 def _writing(folder: Path) -> float:
     """Return the share of a step that goes into its record."""
-    trial = Trial(TrainConfig.of({"dataset": "ads", "rows": 60_000, "attacks": ()}))
+    trial = Trial(TrainConfig.of({**PLAIN, "dataset": "ads", "rows": 60_000, "attacks": ()}))
     tape = _Timed(folder / "small.tape")
     end = Recorded(trial.features[0], tape.writer)
     batches = [torch.from_numpy(rows) for rows in next(iter(trial.parts()))[0]]

@@ -93,6 +93,7 @@ def work(job: tuple[str, dict[str, Any]]) -> str:
     torch.set_num_threads(1)
     from tacit.audit import run_audit  # noqa: PLC0415 - loads torch
     from tacit.study.config import TrainConfig  # noqa: PLC0415 - loads torch
+    from tacit.study.defaults import PLAIN  # noqa: PLC0415 - as above
     from tacit.study.trial import run  # noqa: PLC0415 - loads torch
 
     name, settings = job
@@ -100,7 +101,7 @@ def work(job: tuple[str, dict[str, Any]]) -> str:
     if place.exists():
         return name
     with tempfile.TemporaryDirectory() as folder:
-        trial, results = run(TrainConfig.of(settings), record=Path(folder))
+        trial, results = run(TrainConfig.of({**PLAIN, **settings}), record=Path(folder))
         labels = torch.from_numpy(np.array(trial.table.labels))
         certificate = results["certificate"]
         if certificate is not None and results["sum_kl_per_release"] is not None:

@@ -2,10 +2,15 @@
 
 Each case trains twice from the same secrets, once disturbed and once not, and compares everything
 that is left: weights, optimisers, ledger, journal and history, bit by bit.
+
+``--kills 1000 --into FILE`` makes rounds of 50 kills instead, each with other moments, until the
+file holds so many; a stopped command goes on where the file ends.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 import signal
 import sys
@@ -41,6 +46,7 @@ class Case:
     kills: int = 0
     address: str | None = None
     several: bool = False
+    seed: int = SEED
     happened: Counter[str] = field(default_factory=Counter)
 
     def pair(self, folder: Path) -> Any:  # noqa: ANN401 - of the tests, without types
@@ -58,7 +64,7 @@ class Case:
 
 def killed(case: Case, pair: Any) -> None:  # noqa: ANN401
     """Kill one party or two at a random moment, start them again, many times."""
-    rng = random.Random(SEED)  # noqa: S311 - moments are no secret
+    rng = random.Random(case.seed)  # noqa: S311 - moments are no secret
     parties = ["bank", *pair.features]
     with Training(pair, command=AS_TYPED) as training:
         while case.kills > sum(case.happened.values()):
@@ -156,24 +162,74 @@ def cases() -> list[Case]:
     ]
 
 
+def round_of(number: int) -> Case:
+    """Return one of many rounds: another protection and other moments each time."""
+    seed, labels = SEED + 1 + number, None
+    protect = ("marvell(s=4)", "marvell(s=4, covariance=full)", "none", "none", "marvell(s=4)")
+    if number % 5 == 3:
+        labels = "rr(epsilon=1.0)"
+    several = number % 5 == 4
+    return Case("killed, three feature parties" if several else "killed", protect[number % 5],
+                killed, labels=labels, epochs=16, kills=50, several=several, seed=seed)  # fmt: skip
+
+
+def many(kills: int, record: Path) -> int:
+    """Make rounds until the record holds so many kills; return how many rounds differed."""
+    record.touch()
+    rounds = [json.loads(line) for line in record.read_text().splitlines()]
+    while sum(each["kills"] for each in rounds) < kills:
+        rounds.append(_round(round_of(len(rounds))))
+        with record.open("a") as file:
+            file.write(json.dumps(rounds[-1]) + "\n")
+    print("| parties | protection | rounds | SIGKILLs | steps | hours | differences |\n"
+          "|---|---|---|---|---|---|---|")  # fmt: skip
+    for kind in dict.fromkeys((each["name"], each["protection"]) for each in rounds):
+        own = [each for each in rounds if (each["name"], each["protection"]) == kind]
+        total = {key: sum(each[key] for each in own) for key in ("kills", "steps", "seconds")}
+        differing = [each["difference"] for each in own if each["difference"]]
+        parties = "four" if "three" in kind[0] else "two"
+        print(f"| {parties} | `{kind[1]}` | {len(own)} | {total['kills']} | {total['steps']} "
+              f"| {total['seconds'] / 3600:.2f} | {differing or 'none'} |")  # fmt: skip
+    return sum(bool(each["difference"]) for each in rounds)
+
+
+def _round(case: Case) -> dict[str, Any]:
+    """Train disturbed and undisturbed, and return what is to be told of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        disturbed = case.pair(Path(folder) / "disturbed")
+        alone = disturbed.copy(Path(folder) / "alone")
+        begun = monotonic()
+        case.disturb(case, disturbed)
+        ended = monotonic()
+        train(alone, command=AS_TYPED, timeout=LONGEST)
+        return {
+            "name": case.name,
+            "protection": " + ".join(filter(None, (case.protect, case.labels))),
+            "happened": _told(case),
+            "kills": sum(case.happened.values()) if case.kills else 0,
+            "steps": len(disturbed.releases()),
+            "seconds": round(ended - begun),
+            "undisturbed": round(monotonic() - ended),
+            "difference": ", ".join(differences(disturbed, alone)),
+        }
+
+
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--into", type=Path, default=Path("chaos.jsonl"))
+    asked = parser.parse_args()
+    if asked.kills:
+        return 1 if many(asked.kills, asked.into) else 0
     print("| disturbed | protection | what happened | steps | seconds | seconds undisturbed | "
           "difference |\n|---|---|---|---|---|---|---|")  # fmt: skip
     wrong = 0
     for case in cases():
-        with tempfile.TemporaryDirectory() as folder:
-            disturbed = case.pair(Path(folder) / "disturbed")
-            alone = disturbed.copy(Path(folder) / "alone")
-            begun = monotonic()
-            case.disturb(case, disturbed)
-            ended = monotonic()
-            train(alone, command=AS_TYPED, timeout=LONGEST)
-            found = differences(disturbed, alone)
-            row = [case.name, f"`{' + '.join(filter(None, (case.protect, case.labels)))}`",
-                   _told(case), str(len(disturbed.journal())), f"{ended - begun:.0f}",
-                   f"{monotonic() - ended:.0f}", ", ".join(found) or "none"]  # fmt: skip
-            print(f"| {' | '.join(row)} |", flush=True)
-            wrong += bool(found)
+        row = _round(case)
+        cells = (row["name"], f"`{row['protection']}`", row["happened"], row["steps"],
+                 row["seconds"], row["undisturbed"], row["difference"] or "none")  # fmt: skip
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        wrong += bool(row["difference"])
     return 1 if wrong else 0
 
 

@@ -12,12 +12,13 @@ import pipeline
 import release
 import session
 import solver
+import start
 
 
 def main() -> None:
     print(f"Python {platform.python_version()}, torch {torch.__version__}, "
           f"{torch.get_num_threads()} threads, {platform.machine()}")  # fmt: skip
-    parts = (solver, release, leak, pipeline, session, audit)
+    parts = (solver, release, start, leak, pipeline, session, audit)
     table = [("what", "measured", "target"), *(row for part in parts for row in part.rows())]
     wide = max(len(row[0]) for row in table)
     for what, measured, target in table:

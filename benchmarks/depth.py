@@ -151,7 +151,7 @@ def _label(keys: str, protect: str, depth: str, journal: str) -> None:
         optimizer=adam(trial.label.top, 1e-4),
         source=Reader(trial.table, rows=trial.train_rows).source(everything),
     )
-    label = Journalled(party, Journal.open(journal, run="benchmark"))
+    label = Journalled(party, Journal.open(journal, run="benchmark", secret=bytes(32)))
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     with closing(listener):
         print(listener.address, flush=True)

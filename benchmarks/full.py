@@ -12,6 +12,7 @@ from session import DATASET, ROWS, _endless
 from tacit import Cut, Guard
 from tacit.runtime import train
 from tacit.study.config import TrainConfig
+from tacit.study.defaults import PLAIN
 from tacit.study.trial import Trial
 from tacit.testing import low_rank_cut
 from timing import paired_medians
@@ -65,7 +66,9 @@ def _conv_step() -> Callable[[], object]:
 def _session(protect: str) -> Callable[[], object]:
     """Return a function that trains a few steps more every time, without a monitor."""
     trial = Trial(
-        TrainConfig.of({"dataset": DATASET, "rows": ROWS, "protect": protect, "attacks": ()})
+        TrainConfig.of(
+            {**PLAIN, "dataset": DATASET, "rows": ROWS, "protect": protect, "attacks": ()}
+        )
     )
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     steps = train(batches, features=trial.features, label=trial.label)

@@ -28,6 +28,7 @@ from fuzz_target import (
     Script,
     Scripted,
     Target,
+    compared,
     course,
     greeting,
     honest,
@@ -45,17 +46,19 @@ from tacit.runtime.dialogue import (
     Hello,
     Message,
     Predict,
+    Records,
     Refuse,
     Release,
     Train,
 )
-from tacit.runtime.frames import HEADER_BYTES, encode
-from tacit.runtime.messages import Embedding, Gradient
+from tacit.runtime.frames import HEADER_BYTES, VERSION, encode
+from tacit.runtime.messages import RECORD_BYTES, Embedding, Gradient
 from tacit.runtime.protocol import Role
 
 KNOWN = 7  # steps that are on record before anything is mutated
 REACH = 5  # the last step that a conversation with mutated frames asks for
-RIGHT = [*greeting(0), *course(0, REACH + 1)]
+RECORDS = Records(count=KNOWN + 9, values=torch.arange(3 * RECORD_BYTES).to(torch.uint8))
+RIGHT = [*greeting(0), *course(0, REACH + 1), encode(RECORDS)]
 
 
 def mutated(rng: random.Random, frame: bytes, others: list[bytes]) -> bytes:
@@ -110,15 +113,18 @@ def kind_of(error: str) -> str:
 def _talk() -> list[Message]:
     """Return one conversation from hello to goodbye; the feature party speaks first, in turns."""
     said: list[Message] = [
-        Hello(versions=(1,), party="platform", plan_digest=PLAN.digest()),
-        Hello(versions=(1,), party="bank", plan_digest=PLAN.digest()),
+        Hello(versions=(VERSION,), party="platform", plan_digest=PLAN.digest()),
+        Hello(versions=(VERSION,), party="bank", plan_digest=PLAN.digest()),
         Align(count=3, ids=("a", "b", "c")), Align(count=2, ids=("a", "c")),
         Align(count=2, ids=torch.tensor([5, -7])), Align(count=1), Align(count=2), Align(count=2),
+        RECORDS, Records(count=KNOWN),
     ]  # fmt: skip
     for step in range(3):
         said += [Train(Embedding(step=step, values=values(BATCH, WIDTH))),
-                 Release(Gradient(step=step, values=values(BATCH, WIDTH)))]  # fmt: skip
-    said += [Evaluate(part=0, values=values(3, WIDTH)), Evaluate(part=0, note="test auc 0.7"),
+                 Release(Gradient(step=step, values=values(BATCH, WIDTH),
+                                  record=bytes(RECORD_BYTES)))]  # fmt: skip
+    said += [Evaluate(part=0, values=values(3, WIDTH)),
+             Evaluate(part=0, note="test auc 0.70", record=bytes(RECORD_BYTES)),
              Predict(part=1, values=values(3, WIDTH)), Predict(part=1),
              Checkpoint(step=2), Checkpoint(step=2)]  # fmt: skip
     return said
@@ -173,6 +179,11 @@ def hostile(rng: random.Random, sent: Counter[str]) -> Script:
         early = rng.random() < 0.3
         point = rng.randrange(len(hellos)) if early else len(hellos)
         yield from hellos[:point]
+        if not early and rng.random() < 0.2:
+            sent["mutated"] += 1
+            yield mutated(rng, encode(RECORDS), RIGHT)
+        elif not early:
+            yield from compared(answers)
         said = hellos[point:] if early else course(start_of(answers), REACH + 1)
         then = 0 if early else rng.randrange(len(said))
         yield from said[:then]

@@ -22,6 +22,7 @@ import torch
 
 from gafm_tables import write_pictures, write_tables
 from tacit.study.config import TrainConfig
+from tacit.study.defaults import PLAIN
 from tacit.study.delta import choose_delta
 from tacit.study.trial import run
 
@@ -64,7 +65,7 @@ def large() -> Iterator[tuple[str, Run]]:
 def measured(values: Run) -> Run:
     """Train once; return what the tables and pictures need of it."""
     every = EVERY * STEPS[values["dataset"]]
-    config = TrainConfig.of({**PAPER, "monitor_every": every, **values})
+    config = TrainConfig.of({**PLAIN, **PAPER, "monitor_every": every, **values})
     start = time.process_time()
     trial, found = run(config)
     leaks = [part["leak"] for part in found["history"] if part["leak"]]
@@ -110,7 +111,7 @@ def choice(out: Path) -> None:
     values = {"dataset": "spambase", "objective": "gafm(delta=auto)", "seed": 0}
     if out.exists() and any(json.loads(line)["values"] == values for line in out.open()):
         return
-    config = TrainConfig.of({**PAPER, **values})
+    config = TrainConfig.of({**PLAIN, **PAPER, **values})
     found = choose_delta(config, tell=lambda line: print(line, file=sys.stderr, flush=True))
     with out.open("a") as file:
         line = {"group": "choice", "values": values, "choice": asdict(found)}

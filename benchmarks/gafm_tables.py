@@ -26,8 +26,9 @@ HEADER = ("runs", "seeds", "test AUC", "flipped", "norm", "mean", "median", "TVD
           "memory", "CPU s")  # fmt: skip
 TITLE = "## GAFM"
 INTRO = """
-`--model gafm_net --epochs 300 --batch-size 1028 --lr 1e-4`, as in the paper's section 4.2; made
-by `python benchmarks/gafm.py`. Mean and standard deviation over seeds. Test AUC is without its
+`--model gafm_net --epochs 300 --batch-size 1028 --lr 1e-4
+--weight-decay 0 --bins 0 --rare 0`, as in the paper's section 4.2; made by
+`python benchmarks/gafm.py`. Mean and standard deviation over seeds. Test AUC is without its
 sign; *flipped* says in how many seeds the generator had learnt the map upside down, which the
 label party turns around by its training labels (`test.raw_auc` has the raw sign). Leak AUCs are
 of single batches (sign-free, hard assignment as in the paper's Eq. 9 and 10), mean of the looks

@@ -18,6 +18,7 @@ from tacit.runtime.dialogue import Train
 from tacit.runtime.frames import decode, encode
 from tacit.runtime.journal import Journal, Sync, digest
 from tacit.runtime.messages import Embedding
+from tacit.runtime.record_copy import RecordCopy
 
 COLUMNS = Inputs(numeric=13, cardinalities=(10_000,) * 26)
 BATCH, WIDTH = 1024, 128
@@ -36,6 +37,8 @@ def rows(folder: Path) -> list[tuple[str, float]]:
         (f"digest of one tensor, {BATCH} x {WIDTH} float32", _median(lambda: digest(sent), 200)),
         ('record(), sync="os": survives SIGKILL', _record(folder / "os", "os", 20_000)),
         ('record(), sync="always": survives a power cut', _record(folder / "al", "always", 200)),
+        ('record(), sync="os", with a witness', _witnessed(folder, 20_000)),
+        ("a feature party keeps a record", _kept(folder, 20_000)),
         *_old(folder / "old"),
         *_checkpoint(folder / "checkpoints"),
     ]
@@ -52,16 +55,35 @@ def _median(run: Callable[[], object], repeats: int) -> float:
 
 def _record(path: Path, sync: Sync, repeats: int) -> float:
     mark = bytes(32)
-    with Journal.open(path, run="benchmark", sync=sync) as journal:
+    with Journal.open(path, run="benchmark", secret=bytes(32), sync=sync) as journal:
         steps = iter(range(repeats))
         return _median(lambda: journal.record(next(steps), mark, mark), repeats)
+
+
+def _witnessed(folder: Path, repeats: int) -> float:
+    mark, witness = bytes(32), folder / "witness"
+    with Journal.open(
+        folder / "witnessed", run="benchmark", secret=bytes(32), witness=witness
+    ) as journal:
+        steps = iter(range(repeats))
+        return _median(lambda: journal.record(next(steps), mark, mark), repeats)
+
+
+def _kept(folder: Path, repeats: int) -> float:
+    """Time the feature party's side with the records of the journal before."""
+    copy = RecordCopy.open(folder / "copy", run="benchmark")
+    with Journal.open(folder / "os", run="benchmark", secret=bytes(32)) as journal:
+        records = iter([journal.read(number, 1) for number in range(repeats)])
+        kept = _median(lambda: copy.keep(next(records)), repeats)
+    copy.close()
+    return kept
 
 
 def _old(path: Path) -> list[tuple[str, float]]:
     """Time a journal of many steps: opening it, and asking for an old one."""
     _record(path, "os", OLD)
     start = perf_counter()
-    with Journal.open(path, run="benchmark") as journal:
+    with Journal.open(path, run="benchmark", secret=bytes(32)) as journal:
         opened = perf_counter() - start
         steps = iter(range(0, OLD, OLD // 1000))
         found = _median(lambda: journal.find(next(steps)), 1000)

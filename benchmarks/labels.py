@@ -67,12 +67,13 @@ def ways(table: str) -> dict[str, dict[str, Any]]:
 def work(name: str, settings: dict[str, Any]) -> None:
     """Train and keep what was found."""
     from tacit.study.config import TrainConfig  # noqa: PLC0415 - loads torch
+    from tacit.study.defaults import PLAIN  # noqa: PLC0415 - as above
     from tacit.study.trial import run  # noqa: PLC0415 - loads torch
 
     place = OUT / f"{name}.json"
     if place.exists():
         return
-    _, found = run(TrainConfig.of({**settings, "attacks": ("norm",), "threads": 1}))
+    _, found = run(TrainConfig.of({**PLAIN, **settings, "attacks": ("norm",), "threads": 1}))
     place.parent.mkdir(parents=True, exist_ok=True)
     kept = {key: found[key] for key in ("test", "selected", "history")}
     place.write_text(json.dumps({**kept, "settings": settings}))

@@ -88,7 +88,8 @@ def recorded(settings: dict[str, Any]) -> Path:
     run = OUT / "".join(c if c.isalnum() or c in "-._" else "_" for c in name)
     if not (run / "results.json").is_file():
         words = [f"--{key}={value}" for key, value in settings.items()]
-        command = [sys.executable, "-m", "tacit.cli", "train", "--lr=1e-3", "--threads=1"]
+        command = [sys.executable, "-m", "tacit.cli", "train", "--lr=1e-3", "--threads=1",
+                   "--weight-decay=0", "--bins=0", "--rare=0"]  # fmt: skip
         done = [*command, "--record", "--json", f"--out={run}", *words]
         subprocess.run(done, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
     return run

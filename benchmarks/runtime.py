@@ -37,6 +37,7 @@ from tacit.runtime.reception import answer_hello, hear_hello
 from tacit.runtime.remote import RemoteFeature, RemoteLabel
 from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
+from tacit.study.defaults import PLAIN
 from tacit.study.trial import Trial
 from timing import paired_medians
 
@@ -76,7 +77,9 @@ def _share(protect: str) -> float:
 
 def _trial(protect: str) -> Trial:
     return Trial(
-        TrainConfig.of({"dataset": DATASET, "rows": ROWS, "protect": protect, "attacks": ()})
+        TrainConfig.of(
+            {**PLAIN, "dataset": DATASET, "rows": ROWS, "protect": protect, "attacks": ()}
+        )
     )
 
 
@@ -102,7 +105,7 @@ def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], obje
         optimizer=adam(trial.label.top, 1e-4),
         source=Reader(trial.table, rows=trial.train_rows).source(everything),
     )
-    label = Journalled(party, Journal.open(journal, run="benchmark"))
+    label = Journalled(party, Journal.open(journal, run="benchmark", secret=bytes(32)))
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     feature = RemoteFeature(connection, cut=PLAN.cut)
     steps = train(batches, features=[feature], label=label)

@@ -24,6 +24,7 @@ from tacit.runtime.frames import encode
 from tacit.runtime.journal import digest
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.study.config import TrainConfig
+from tacit.study.defaults import PLAIN
 from tacit.study.trial import Trial
 from tacit.types import Cut
 
@@ -54,7 +55,7 @@ def wire() -> None:
 
 def parties(batch: int) -> None:
     """Print what a step costs each party without protection."""
-    trial = Trial(TrainConfig.of({"dataset": DATASET, "rows": ROWS, "attacks": (),
+    trial = Trial(TrainConfig.of({**PLAIN, "dataset": DATASET, "rows": ROWS, "attacks": (),
                                   "batch_size": batch}))  # fmt: skip
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     (feature,), label = trial.features, trial.label

@@ -1,7 +1,8 @@
 """What overlapping steps cost in quality: loss and test AUC at depth 1, 2 and 4, several seeds.
 
 One process, the same schedule as over the network: ``python benchmarks/staleness.py [EPOCHS]``.
-Every run is what ``tacit train --dataset criteo --depth D --seed S --protect P`` does.
+Every run is what ``tacit train --dataset criteo --depth D --seed S --protect P`` does with the
+settings of ``tacit.study.defaults.PLAIN``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 
 from session import DATASET
 from tacit.study.config import TrainConfig
+from tacit.study.defaults import PLAIN
 from tacit.study.trial import run
 
 DEPTHS, SEEDS, PROTECT = (1, 2, 4), (0, 1, 2), ("none", "marvell(s=4)")
@@ -22,7 +24,7 @@ Key = tuple[str, int, int]
 def one(protect: str, depth: int, seed: int, epochs: int) -> tuple[float, float, float]:
     """Return training loss, test loss and test AUC of the last epoch."""
     settings = {"dataset": DATASET, "protect": protect, "depth": depth, "seed": seed}
-    _, found = run(TrainConfig.of({**settings, "epochs": epochs, "attacks": ()}))
+    _, found = run(TrainConfig.of({**PLAIN, **settings, "epochs": epochs, "attacks": ()}))
     return found["train"]["loss"], found["test"]["loss"], found["test"]["auc"]
 
 

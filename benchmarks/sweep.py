@@ -16,6 +16,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from tacit.study.config import TrainConfig
+from tacit.study.defaults import PLAIN
 from tacit.study.sweep import run_sweep
 from tacit.study.work import TRAIN
 
@@ -48,7 +49,7 @@ def overhead() -> tuple[float, float]:
 
 
 def main(trials: int = 12, rounds: int = 3) -> None:
-    heavy = [TrainConfig.of({**HEAVY, "seed": seed}) for seed in range(trials)]
+    heavy = [TrainConfig.of({**PLAIN, **HEAVY, "seed": seed}) for seed in range(trials)]
     times = [(seconds(heavy, workers=1), seconds(heavy, workers=2)) for _ in range(rounds)]
     ratios = [one / two for one, two in times]
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())

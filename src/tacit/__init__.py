@@ -2,7 +2,7 @@
 
 Train one model across companies, keep the labels unsaid, and measure what still leaks::
 
-    guard = tacit.Guard("marvell(s=4)")
+    guard = tacit.Guard("marvell(s=4, covariance=full)")
     z = guard(bottom(x), y)        # identity forward, protected gradient backward
 
 Names load when they are first used, so that importing the package is quick.

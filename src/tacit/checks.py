@@ -6,20 +6,17 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tacit.errors import ReleaseError
-from tacit.machine import fits, row_squares, same
+from tacit.kernels import compare
 from tacit.protect import Chain
 from tacit.protect.base import Batch, Draft, Plan
 from tacit.protect.parts import Along, Isotropic, Part
-from tacit.rows import blocks, detached, norms, on_host, piece, shaped, working
+from tacit.rows import GRID, largest
 
-__all__ = ["check_release", "strongest"]
-
-Vector = npt.NDArray[np.float64]
+__all__ = ["check_release", "check_untouched", "strongest"]
 
 # A correct draw fails the check of its size with probability below exp(-_SURE) each side.
 _SURE = 50.0
@@ -47,80 +44,79 @@ def strongest(protection: Chain, plans: tuple[Plan[Any], ...]) -> Plan[Any] | No
 
 
 def check_release(
-    batch: Batch, draft: Draft, grads: Tensor, unit: float, *, identity: bool
+    batch: Batch, draft: Draft, grads: Tensor, *, unit: float, grid: float
 ) -> tuple[float, float]:
     """Return planned and measured noise power per row in units of ``unit**2``, or refuse.
 
-    Every stage is checked against the rows it was given; the last one by the released bytes.
+    Every stage is checked against the rows it was given; the last one by the released bytes, which
+    are multiples of ``grid``.
     """
-    released = shaped(detached(grads), batch.rows.shape)
-    if identity:
-        shown = working(released)
-        unchanged = same if fits(shown, batch.rows) else torch.equal
-        if not unchanged(shown, batch.rows):
-            raise ReleaseError("the gradients were changed where nothing was asked for")
-        return 0.0, 0.0
+    exact = torch.float32 if grads.dtype == torch.float32 else torch.float64
+    released = grads.detach().to("cpu", exact).reshape(batch.rows.shape)
     planned, measured = 0.0, 0.0
     reach = 1.0  # no value is larger than one unit of gradient plus the noise of its row so far
     results = (*draft.given[1:], released)
-    for plan, given, result in zip(draft.plans, draft.given, results, strict=True):
-        power = _noise_powers(given if plan.signal else None, result, unit)
-        total = float(power.sum())
-        reach += math.sqrt(power.max())
-        planned += _check_stage(plan, given, result, power, unit=unit, reach=reach, total=total)
+    stages = list(zip(draft.plans, draft.given, results, strict=True))
+    # Rows that take the gradients' place begin anew: nothing of the stages before is released.
+    begin = max(place for place, plan in enumerate(draft.plans) if place == 0 or not plan.signal)
+    for plan, given, result in stages[begin:]:
+        last = result is released
+        total, longest = _noise(result, given, unit=unit, grid=grid if last else 0.0)
+        reach += longest + (0.0 if plan.signal else largest(given) / unit)
+        finest = batch.resolution if last else torch.finfo(torch.float64).eps
+        planned += _check_stage(plan, result, total, unit=unit, finest=finest * reach)
         measured += total
     if planned == 0:
         raise ReleaseError("the protection asked for did not run: nothing was released")
+    step = grid * batch.resolution / GRID  # a narrow type has coarser steps at its largest values
+    _check_resolved(draft.plans[begin:], released.shape, unit=unit, grid=step)
     count = released.shape[0]
     return planned / count, measured / count
 
 
-def _check_stage(
-    plan: Plan[Any],
-    given: Tensor,
-    result: Tensor,
-    power: Vector,
-    *,
-    unit: float,
-    reach: float,
-    total: float,
-) -> float:
-    """Return the planned noise power of one stage, or refuse what does not look like it."""
+def check_untouched(grads: Tensor, cut: Tensor) -> None:
+    """Refuse gradients that were changed although nothing was asked for."""
+    if not torch.equal(grads.detach(), cut.detach()):
+        raise ReleaseError("the gradients were changed where nothing was asked for")
+
+
+def _noise(result: Tensor, given: Tensor, *, unit: float, grid: float) -> tuple[float, float]:
+    """Return the squared length of all noise and the longest row's, in units of ``unit``.
+
+    Refuses values that are no finite multiples of ``grid``, if it is positive: their last bits
+    would tell.
+    """
+    squares, off = np.empty(len(result)), np.zeros(1, dtype=np.int64)
+    compare(result.numpy(), given.numpy(), unit, grid or 1.0, squares, off)
+    total = float(squares.sum())
     if not math.isfinite(total):
         raise ReleaseError("the protected gradient is not finite: lower the loss or the noise")
+    if grid > 0 and off[0]:
+        raise ReleaseError(
+            f"{off[0]} values are no multiples of the step {grid:g}: nothing was released"
+        )
+    return total, math.sqrt(float(squares.max()))
+
+
+def _check_stage(
+    plan: Plan[Any], result: Tensor, total: float, *, unit: float, finest: float
+) -> float:
+    """Return the planned noise power of one stage, or refuse what does not look like it."""
     planned, spread, peak = _planned(plan, result.shape, unit)
-    if planned == 0:
-        if total > 0:
-            raise ReleaseError("there is noise where none was planned: nothing was released")
-        return 0.0
-    rounding = 2 * torch.finfo(result.dtype).eps * math.sqrt(result.numel()) * reach
-    _check_size(planned, spread, peak, math.sqrt(total), rounding)
-    if not power.all():
-        _check_resolved(plan, given if plan.signal else None, result, power, unit)
+    rounding = 2 * finest * math.sqrt(result.numel())
+    if planned > 0:
+        _check_size(planned, spread, peak, math.sqrt(total), rounding)
+    elif math.sqrt(total) > rounding:
+        raise ReleaseError("there is noise where none was planned: nothing was released")
     return planned
 
 
 def _everywhere(part: Part) -> bool:
-    return isinstance(part, Isotropic) and part.rows is None
+    return isinstance(part, Isotropic) and isinstance(part.std, float)
 
 
 def _follows_rows(part: Part) -> bool:
     return isinstance(part, Along) and part.direction.dim() == 2
-
-
-def _noise_powers(given: Tensor | None, result: Tensor, unit: float) -> Vector:
-    """Return the squared length of each row's noise, in units of ``unit**2``."""
-    # Squares of float32 values are safe near one; elsewhere the units must go first.
-    early = 1.0 if 2.0**-40 < unit < 2.0**40 and given is not None else 1 / unit
-    if given is not None and early == 1.0 and fits(result, given):
-        return row_squares(result, given) / unit**2
-    found = []
-    for block in blocks(*result.shape):
-        part = piece(result, block)
-        noise = working(part if given is None else part - piece(given, block))
-        noise = noise if early == 1.0 else noise * early
-        found.append(on_host(torch.linalg.vector_norm(noise, dim=1)))
-    return np.square(np.concatenate(found).astype(np.float64) / (early * unit))
 
 
 def _planned(plan: Plan[Any], shape: torch.Size, unit: float) -> tuple[float, float, float]:
@@ -152,22 +148,16 @@ def _check_size(planned: float, spread: float, peak: float, found: float, roundi
 
 
 def _check_resolved(
-    plan: Plan[Any], given: Tensor | None, result: Tensor, power: Vector, unit: float
+    plans: tuple[Plan[Any], ...], shape: torch.Size, *, unit: float, grid: float
 ) -> None:
-    """Refuse rows whose noise is finer than the number format can show."""
-    planned = torch.zeros(len(power), dtype=torch.float64)
-    for part in plan.noise:
-        planned += part.traces(result.shape, unit)
-    silent = ((torch.from_numpy(power) == 0) & (planned > 0)).nonzero().squeeze(1)
-    if len(silent) == 0:
-        return
-    form = torch.finfo(result.dtype)
-    finest = form.smallest_normal * form.eps * math.sqrt(result.shape[1])
-    own = 0.0 if given is None else norms(given[silent.to(given.device)]).cpu()
-    least = (own * form.eps + finest) / unit
-    lost = int((planned[silent].sqrt() < least).sum())
-    if lost:
+    """Refuse noise that is finer than the steps of the release in every row."""
+    planned = torch.zeros(shape[0], dtype=torch.float64)
+    for part in (part for plan in plans for part in plan.noise):
+        planned += part.traces(shape, unit)
+    length = math.sqrt(planned.max()) * unit
+    if length < 0.5 * grid:
         raise ReleaseError(
-            f"the noise of {lost} rows is lost in rounding: nothing was released; raise the noise, "
-            "scale the loss down or use a wider floating-point type"
+            f"noise of length {length:.3g} a row is lost in rounding to steps of {grid:.3g}: "
+            "nothing was released; raise the noise, scale the loss down or use a wider "
+            "floating-point type"
         )

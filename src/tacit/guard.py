@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tacit.checks import check_release, strongest
+from tacit.checks import check_release, check_untouched, strongest
 from tacit.errors import InputError, ReplayError
 from tacit.label_guard import LabelGuard, label_key
 from tacit.measure import Ledger
@@ -21,12 +21,13 @@ from tacit.protect._label_draws import Ids
 from tacit.protect.base import EMPIRICAL, Batch, Draft
 from tacit.protect.measured import measured_sum_kl
 from tacit.protect.resume import Arrays, Last, State, noise_key, pack, seen_classes, unpack
+from tacit.protect.withheld import without_signal
 from tacit.rng import whole
-from tacit.rows import shaped
+from tacit.rows import to_grid
 from tacit.spec import require
 from tacit.types import Certificate, Cut, Flips, LabelCertificate, Release
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "is_guarded"]
 
 Probs = Tensor | Callable[[], Tensor]
 Watcher = Callable[[Cut, Release], None]
@@ -38,7 +39,8 @@ class Guard:
 
     ``z = guard(bottom(x), y)`` in a training loop, or ``guard.release(cut)`` where the gradient is
     at hand. Every release is checked before it is handed out: finite, right shape and type, noise
-    of the planned size in it, power within budget. If a check fails, nothing is released.
+    of the planned size in it, power within budget. If a check fails, nothing is released. Gradient
+    and noise are added in ``float64`` on the CPU and rounded to one step for all rows.
 
     The noise key comes from the operating system unless given. The noise of a release is keyed by
     the step, the embedding, the clean gradient and the spec: asking for a step again gives the same
@@ -52,8 +54,9 @@ class Guard:
             subtract the noise. With ``labels``, keep ``label_secret`` as well; another 32 bytes.
         reduction: how the loss averages over the batch. With ``"mean"`` one example's gradient is
             the batch size times what autograd shows; parameters in absolute units refer to it.
-        watch: called with every cut and release, e.g. a ``LeakMonitor``; it changes nothing. With a
-            label mechanism the cut holds randomised labels.
+        watch: called with every cut and release, one or several, e.g. a ``LeakMonitor`` and a
+            ``TapeWriter``; it changes nothing. With a label mechanism the cut holds randomised
+            labels.
         labels: a label mechanism, such as ``"rr(epsilon=0.58)"``. Then ``guard.labels(ids, y)``
             randomises labels, and nothing but what it returned is taken as labels. It is up to the
             caller to compute the loss from its ``targets`` too: the guard cannot see which labels
@@ -62,7 +65,8 @@ class Guard:
             are released anew, at another epsilon. Fresh by default; from ``seed`` in experiments.
         classes: how many there are; without, more than two are counted as their labels come.
         ledger: counts what is released about each example, and refuses a release before it is made
-            if that would overrun its budget; every cut needs ids then.
+            if that would overrun its budget; every cut needs ids then. One that would cost more
+            than the ledger was planned with goes out as noise without signal.
 
     >>> z = torch.ones(4, 2, requires_grad=True)
     >>> guard = Guard("gaussian(sigma=1)", seed=7)
@@ -78,7 +82,7 @@ class Guard:
         seed: int | None = None,
         key: bytes | None = None,
         reduction: Literal["mean", "sum"] = "mean",
-        watch: Watcher | None = None,
+        watch: Watcher | Sequence[Watcher] | None = None,
         labels: str | LabelMechanism | None = None,
         label_secret: bytes | None = None,
         classes: int = 2,
@@ -91,7 +95,7 @@ class Guard:
         self._key = noise_key(key, seed, label_secret=label_secret)
         self._mean = reduction == "mean"
         self._classes = classes
-        self._watch = watch
+        self._watchers = _several(watch)
         self.ledger = ledger
         self.label_guard = (
             None
@@ -109,7 +113,7 @@ class Guard:
         ``probs`` may be a function without arguments, called when the gradient arrives: by then
         the predictions exist.
         """
-        if len(y) != len(z) or (y.dim() != 1 and self.label_guard is None):
+        if y.dim() == 0 or len(y) != len(z) or (y.dim() != 1 and self.label_guard is None):
             raise InputError(f"labels must be [{len(z)}] like the embedding, got {tuple(y.shape)}")
         step: list[int] = []
 
@@ -160,7 +164,7 @@ class Guard:
         width = batch.rows.shape[1]
         self._check_width(width)
         # Without noise there is nothing to average away or to cancel: any step may come again.
-        tags = () if self.protection.identity else self._tags(cut)
+        tags = () if self.protection.identity else self._tags(cut, batch)
         step = self._next_step(cut.step)
         last = self._last
         again = bool(tags) and last is not None and step == last.step
@@ -172,8 +176,13 @@ class Guard:
         memory = None if last is None else last.before if again else last.after
         stream = self._key.stream("noise", step, *tags, self._spec)
         draft = self.protection.apply(batch, stream, memory)
-        grads = shaped(draft.rows, cut.grads.shape, dtype=cut.grads.dtype)
-        release = Release(grads=grads, certificate=self._certify(batch, draft, grads), step=step)
+        release = self._checked(cut, batch, draft, step)
+        if self._planned():
+            # Made in any case: the time must not tell which of the two goes out.
+            other = without_signal(self.protection.stages[-1], batch, draft, stream)
+            withheld = self._checked(cut, batch, other, step)
+            if self._over_plan(release.certificate):
+                draft, release = other, withheld
         if again:
             return release
         certificate = release.certificate
@@ -183,8 +192,8 @@ class Guard:
             after=draft.memory,  # type: ignore[arg-type]
         )  # fmt: skip
         self.counts[certificate.how] += 1
-        if self._watch is not None:
-            self._watch(cut, release)
+        for watcher in self._watchers:
+            watcher(cut, release)
         return release
 
     @property
@@ -222,6 +231,20 @@ class Guard:
             raise InputError("this guard has no label mechanism: pass labels='rr(epsilon=1)'")
         return self.label_guard
 
+    def _checked(self, cut: Cut, batch: Batch, draft: Draft, step: int) -> Release:
+        """Return a draft as it will leave, or refuse it."""
+        grads, grid = self._rounded(cut, draft)
+        certificate = self._certify(batch, draft, grads, grid)
+        return Release(grads=grads, certificate=certificate, step=step)
+
+    def _planned(self) -> bool:
+        """Whether a ledger has planned what a release may cost."""
+        plain = self.label_guard is None and not self.protection.identity
+        return plain and self.ledger is not None and self.ledger.per_release is not None
+
+    def _over_plan(self, certificate: Certificate) -> bool:
+        return self.ledger is not None and self.ledger.over_plan(certificate)
+
     def _charge(self, cut: Cut, certificate: Certificate) -> None:
         """Count a release that is about to be handed out, or refuse it."""
         if self.ledger is None:
@@ -238,10 +261,15 @@ class Guard:
             return None
         return probs() if callable(probs) else probs
 
-    def _tags(self, cut: Cut) -> tuple[bytes, ...]:
+    def _tags(self, cut: Cut, batch: Batch) -> tuple[bytes, ...]:
         """Return what stands for everything that the noise is keyed by."""
         content = (cut.grads, cut.embeddings, self._needed(cut.probs), cut.labels)
-        return tuple(b"" if part is None else self._key.tag(part) for part in content)
+        planned = None
+        if self.ledger is not None and self._planned():  # it decides what is withheld
+            planned = self.ledger.per_release, self.ledger.measured
+        setting = repr((float(cut.weight).hex(), batch.classes, planned)).encode()
+        tags = (b"" if part is None else self._key.tag(part) for part in content)
+        return (*tags, self._key.digest(b"setting" + setting))
 
     def _next_step(self, asked: int | None) -> int:
         last = -1 if self._last is None else self._last.step
@@ -257,13 +285,22 @@ class Guard:
             )
         return asked
 
-    def _certify(self, batch: Batch, draft: Draft, grads: Tensor) -> Certificate:
+    def _rounded(self, cut: Cut, draft: Draft) -> tuple[Tensor, float]:
+        """Return the gradients as they will leave, and the step they are multiples of."""
+        if self.protection.identity:
+            grads = cut.grads.detach().clone()
+            check_untouched(draft.rows.to(grads).view_as(grads), grads)
+            return grads, 0.0
+        rows, grid = to_grid(draft.rows, dtype=cut.grads.dtype)
+        return rows.to(cut.grads.device).reshape(cut.grads.shape), grid
+
+    def _certify(self, batch: Batch, draft: Draft, grads: Tensor, grid: float) -> Certificate:
         """Check the release against its plans and return what may be claimed of it."""
         unit = 2.0 ** (batch.exponent or 0)
         plans = draft.plans
-        power, measured = check_release(
-            batch, draft, grads, unit, identity=self.protection.identity
-        )
+        power, measured = 0.0, 0.0
+        if not self.protection.identity:
+            power, measured = check_release(batch, draft, grads, unit=unit, grid=grid)
         best = strongest(self.protection, plans)
         kl = None if best is None else best.sum_kl
         # It takes a decomposition of the batch: only for a ledger that asks for it.
@@ -283,6 +320,25 @@ class Guard:
 
     def __repr__(self) -> str:
         return f"Guard({self._spec!r}, releases={self.counts.total()})"
+
+
+def is_guarded(z: Tensor) -> bool:
+    """Whether a tensor is what a guard returned; its own gradient is the clean one.
+
+    >>> z = torch.ones(4, 2, requires_grad=True)
+    >>> is_guarded(Guard("none")(z, torch.tensor([0, 0, 1, 1]))), is_guarded(z * 1)
+    (True, False)
+    """
+    return isinstance(z.grad_fn, _Seam._backward_cls)
+
+
+def _several(watch: Watcher | Sequence[Watcher] | None) -> tuple[Watcher, ...]:
+    if watch is None:
+        return ()
+    watchers = (watch,) if callable(watch) else tuple(watch)
+    for watcher in watchers:
+        require(callable(watcher), "watch takes what can be called with cut and release", watcher)
+    return watchers
 
 
 @final

@@ -31,7 +31,7 @@ __all__ = ["LabelGuard", "label_key"]
 
 Ints = npt.NDArray[np.int64]
 
-_FORMAT = 1
+_FORMAT = 2
 _UNSEEN: Final = 2**16 - 1
 _FILLS: dict[str, np.generic] = {"sealed": np.uint16(_UNSEEN), "hard": np.uint16(_UNSEEN)}
 
@@ -50,7 +50,7 @@ class LabelGuard:
         self.mechanism.check_classes(classes)
         self.classes = classes
         self._key = key
-        self._scope = repr((str(self.mechanism), classes))
+        self._scope = repr((self.mechanism.randomisation, classes))
         self._record = ExampleColumns(_FILLS)
         self._plan: Plan | None = None
 
@@ -64,8 +64,16 @@ class LabelGuard:
 
     @property
     def tag(self) -> str | None:
-        """What stands for the secret, the mechanism and its plan; None before the first labels."""
+        """What stands for the secret, the randomisation and its plan; None before the first labels.
+
+        Specs that differ in post-processing only have the same.
+        """
         return None if self._plan is None else self._tag(self._plan)
+
+    @property
+    def secret_tag(self) -> str:
+        """What stands for the label secret alone, to recognise it by; it stays at this party."""
+        return self._key.digest(b"label secret tag").hex()
 
     def randomize(
         self, ids: Ids, labels: Tensor | npt.NDArray[Any], *, ledger: Ledger | None = None
@@ -86,7 +94,12 @@ class LabelGuard:
             plan = self.mechanism.prepare(classes, draws, classes=self.classes)
         values = self.mechanism.randomize(classes, draws, classes=self.classes, plan=plan)
         if ledger is not None:
-            ledger.charge_labels(examples.numbers, self.certificate(), tag=self._tag(plan))
+            ledger.charge_labels(
+                examples.numbers,
+                replace(self.certificate(), spec=self.mechanism.randomisation),
+                tag=self._tag(plan),
+                secret=self.secret_tag,
+            )
         places = self._record.place(examples.numbers)
         self._plan = plan
         self._record["sealed"][places] = sealed
@@ -161,20 +174,51 @@ class LabelGuard:
         if keys is not None:
             arrays["keys"] = keys.copy()
         plan = None if self._plan is None else [list(part) for part in self._plan]
-        return arrays, {"format": _FORMAT, "tag": self.tag, "plan": plan}
+        return arrays, {
+            "format": _FORMAT,
+            "secret": self.secret_tag,
+            "randomisation": self.mechanism.randomisation,
+            "classes": self.classes,
+            "tag": self.tag,
+            "plan": plan,
+        }
 
     def load_state(self, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
-        """Take up the record of an earlier guard with the same secret and mechanism."""
+        """Take up the record of an earlier guard with the same secret and randomisation.
+
+        Another post-processing, such as ``correction``, goes on with the same answers.
+        """
+        self._check_record(values)
         plan = values.get("plan")
         taken = None if plan is None else tuple(tuple(int(c) for c in part) for part in plan)
-        tag = None if taken is None else self._tag(taken)
-        if values.get("format") != _FORMAT or values.get("tag") != tag:
+        if values.get("tag") != (None if taken is None else self._tag(taken)):
             raise InputError(
-                f"this record of labels was not made by {self.mechanism} under this label secret: "
-                "use the secret and the mechanism that it was made with"
+                f"this record of {self.mechanism} was changed: take up an earlier checkpoint"
             )
         self._record = ExampleColumns.restore(_FILLS, arrays, arrays.get("keys"))
         self._plan = taken
+
+    def _check_record(self, values: dict[str, Any]) -> None:
+        """Refuse the record of an earlier version, of another secret or another randomisation."""
+        if values.get("format") != _FORMAT:
+            raise InputError(
+                f"a record of labels has format {_FORMAT}, got {values.get('format')!r:.20}: in "
+                "the version that began it the coins depended on the correction too, and going on "
+                "could release labels a second time; end the run with that version, or begin a new "
+                "one"
+            )
+        if values.get("secret") != self.secret_tag:
+            raise InputError(
+                "this record of labels was made under another label secret: bring that one back"
+            )
+        made = values.get("randomisation"), values.get("classes")
+        if made != (self.mechanism.randomisation, self.classes):
+            raise InputError(
+                f"this record of labels was not made by {self.mechanism} for {self.classes} "
+                f"classes but by {made[0]} for {made[1]}: under one secret that would be a second "
+                "release of the labels; use the mechanism that it was made with, or a new secret, "
+                "whose epsilon adds to the first"
+            )
 
     def _tag(self, plan: Plan) -> str:
         return self._key.digest(repr(("label tag", self._scope, plan)).encode()).hex()

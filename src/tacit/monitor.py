@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.attack import Attack, reveal
+from tacit.attack import Attack, Pursuit, reveal
 from tacit.attack import get as get_attack
 from tacit.attack.base import Sight
-from tacit.errors import KnowledgeError
+from tacit.attack.memory import Places, grown, ids_of
+from tacit.errors import InputError, KnowledgeError
 from tacit.measure import LeakMeter, OneVsRest, PooledLeak, meter_for
 from tacit.spec import require
 from tacit.types import Cut, Release, View
@@ -31,9 +32,13 @@ class LeakMonitor:
     takes the labels. It draws from a generator of its own and changes no tensor, so training with
     and without it is bitwise equal.
 
+    An attack that adds up over epochs, such as ``memory``, follows every example by its id over the
+    whole run, as an audit of the recorded run does: every cut needs ids then, and what it reports
+    is one score per example.
+
     Args:
         attacks: spec strings; each gets the side information it declares, fresh in every batch.
-        every: look at every n-th release only.
+        every: look at every n-th release only; attacks that add up look at all of them.
         classes: how many there are. Of more than two, each is judged against the rest and the mean
             is reported; side information is then about the class in question.
         seed: of the generator for side information and bootstrap intervals; nothing secret.
@@ -56,20 +61,27 @@ class LeakMonitor:
         require(every >= 1, "every must be at least 1", every)
         self.attacks = tuple({str(a): a for a in map(get_attack, attacks)}.values())
         self._classes = classes
+        self._seed = seed
+        self._over_run = {
+            str(a): _OverRun(a, classes=classes, seed=seed) for a in self.attacks if a.adds_up
+        }
         self._meters = self._fresh()
         self._recent = self._fresh()
         self._every = every
-        self._seed = seed
-        self._rng = torch.Generator().manual_seed(seed)
+        self._rng = torch.Generator().manual_seed(seed)  # the attacks' own draws: no secret
         self._seen = 0
 
     def __call__(self, cut: Cut, release: Release) -> None:
         """Attack one release and pool the scores; batches that offer no side information pass."""
+        for pursued in self._over_run.values():
+            pursued.add(cut, release)
         self._seen += 1
         if (self._seen - 1) % self._every:
             return
         shared = list[Sight]()
         for attack in self.attacks:
+            if attack.adds_up:
+                continue
             meters = (self._meters[str(attack)], self._recent[str(attack)])
             if self._classes > 2 and attack.needs & _OF_A_CLASS:
                 for number in range(self._classes):
@@ -91,14 +103,9 @@ class LeakMonitor:
         """
         if not attack.needs and shared:
             return attack.scores(shared[0], self._rng)
-        try:
-            known = reveal(
-                attack, clean=cut.grads, released=release.grads, labels=cut.labels, rng=self._rng
-            )
-        except KnowledgeError:
+        view = _view(attack, cut, release, classes=self._classes, rng=self._rng)
+        if view is None:
             return None
-        known = replace(known, classes=self._classes)
-        view = View(grads=release.grads, embeddings=cut.embeddings, ids=cut.ids, known=known)
         sight = attack.look(view)
         if not attack.needs:
             shared.append(sight)
@@ -106,18 +113,105 @@ class LeakMonitor:
 
     def report(self) -> dict[str, PooledLeak]:
         """Return what each attack has found so far; attacks without a usable batch are left out."""
-        return self._compute(self._meters)
+        return self._compute(self._meters, new_only=False)
 
     def recent(self) -> dict[str, PooledLeak]:
-        """Return what each attack has found since the last call, e.g. in one epoch or one day."""
-        found = self._compute(self._recent)
+        """Return what each attack has found since the last call, e.g. in one epoch or one day.
+
+        Of an attack that adds up over epochs, what it knows by now.
+        """
+        found = self._compute(self._recent, new_only=True)
         self._recent = self._fresh()
         return found
 
     def _fresh(self) -> dict[str, LeakMeter | OneVsRest]:
-        return {str(attack): meter_for(self._classes) for attack in self.attacks}
+        return {str(a): meter_for(self._classes) for a in self.attacks if not a.adds_up}
 
-    def _compute(self, meters: dict[str, LeakMeter | OneVsRest]) -> dict[str, PooledLeak]:
+    def _compute(
+        self, meters: dict[str, LeakMeter | OneVsRest], *, new_only: bool
+    ) -> dict[str, PooledLeak]:
         rng = np.random.default_rng(self._seed)
-        usable = {name: meter for name, meter in meters.items() if meter.batches}
+        asked = {
+            str(attack): self._over_run[str(attack)].meter(new_only=new_only)
+            if attack.adds_up
+            else meters[str(attack)]
+            for attack in self.attacks
+        }
+        usable = {name: meter for name, meter in asked.items() if meter.batches}
         return {name: meter.compute(rng=rng) for name, meter in usable.items()}
+
+
+@final
+class _OverRun:
+    """An attack that follows each example over all its releases, and the labels to judge it by."""
+
+    def __init__(self, attack: Attack, *, classes: int, seed: int) -> None:
+        self._attack = attack
+        self._classes = classes
+        self._rng = torch.Generator().manual_seed(seed)
+        # What is known about a class makes the attack one on that class.
+        self._each = classes > 2 and bool(attack.needs & _OF_A_CLASS)
+        self._pursuits = [self._begin(seed) for _ in range(classes if self._each else 1)]
+        self._places = Places()
+        self._labels = torch.zeros(0, dtype=torch.int64)
+        self._new = False
+
+    def _begin(self, seed: int) -> Pursuit:
+        pursuit = self._attack.pursue(torch.Generator().manual_seed(seed))
+        if pursuit is None:
+            raise InputError(
+                f"{self._attack} adds up over epochs but has no way to follow examples: "
+                "give it a pursue method, or set adds_up = False"
+            )
+        return pursuit
+
+    def add(self, cut: Cut, release: Release) -> None:
+        """Show one release to the attack; refuse one whose examples are not known."""
+        if cut.ids is None:
+            raise InputError(
+                f"{self._attack} adds up what is released about each example over the epochs and "
+                "knows examples by their id: pass ids= with every batch, or leave it out of the "
+                "monitor's attacks"
+            )
+        ids = ids_of(View(grads=release.grads, ids=cut.ids), attack=self._attack)
+        self._keep(ids, cut.labels.detach().cpu().long())
+        for number, pursuit in enumerate(self._pursuits):
+            known = replace(cut, labels=(cut.labels == number).long()) if self._each else cut
+            view = _view(self._attack, known, release, classes=self._classes, rng=self._rng)
+            if view is not None:
+                pursuit.add(view)
+                self._new = True
+
+    def _keep(self, ids: Tensor, labels: Tensor) -> None:
+        places = self._places.take(ids)
+        self._labels = grown(self._labels, len(self._places))
+        self._labels[places] = labels
+
+    def meter(self, *, new_only: bool) -> LeakMeter | OneVsRest:
+        """Return the scores by now against the labels; with ``new_only`` only if more came."""
+        meter = meter_for(self._classes)
+        if new_only and not self._new:
+            return meter
+        self._new = self._new and not new_only
+        for number, pursuit in enumerate(self._pursuits):
+            found = pursuit.result()
+            if len(found.ids) == 0:
+                continue
+            labels = self._labels[self._places.take(found.ids)]
+            if self._each and isinstance(meter, OneVsRest):
+                meter.add_class(number, found.scores, (labels == number).long())
+            else:
+                meter.add(found.scores, labels)
+        return meter
+
+
+def _view(
+    attack: Attack, cut: Cut, release: Release, *, classes: int, rng: torch.Generator
+) -> View | None:
+    """Return what an attack sees of a release, or None where the batch cannot inform it."""
+    try:
+        known = reveal(attack, clean=cut.grads, released=release.grads, labels=cut.labels, rng=rng)
+    except KnowledgeError:
+        return None
+    known = replace(known, classes=classes)
+    return View(grads=release.grads, embeddings=cut.embeddings, ids=cut.ids, known=known)

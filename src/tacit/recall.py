@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tacit.attack.spectral import principal_direction
 from tacit.errors import InputError
-from tacit.measure import leak_auc
+from tacit.measure import auc, bootstrap_auc, leak_auc
+from tacit.measure.intervals import Interval
 from tacit.measure.ledger import State
 from tacit.rows import on_host
 from tacit.spec import require
@@ -94,6 +95,16 @@ class MemoryMonitor:
         labels = self._labels[known]
         both = len(labels) > 0 and labels.min() < labels.max()
         return leak_auc(self._sums[known], labels) if both else None
+
+    def interval(self) -> Interval | None:
+        """Return the 95% bootstrap interval of the leak AUC, None but for two classes."""
+        self._add_up()
+        known = self._labels >= 0
+        labels, sums = self._labels[known], self._sums[known]
+        if len(labels) == 0 or (labels.min(), labels.max()) != (0, 1):
+            return None
+        low, high = bootstrap_auc(sums, labels, rng=np.random.default_rng(0), resamples=200)
+        return Interval(1 - high, 1 - low) if auc(sums, labels) < 0.5 else Interval(low, high)
 
     def to_state(self) -> State:
         """Return a copy of everything as a checkpoint takes it.

@@ -6,29 +6,30 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tacit.errors import InputError
-from tacit.machine import fits, peak
+from tacit.errors import InputError, ReleaseError
+from tacit.kernels import largest_bits, round_to
 
 __all__ = [
     "FLOATS",
+    "GRID",
     "as_rows",
     "blocks",
-    "detached",
     "exponent",
+    "largest",
     "norms",
     "on_host",
     "piece",
-    "shaped",
-    "to_place",
+    "to_grid",
     "unit_rows",
-    "working",
 ]
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+GRID = 2.0**-16  # the steps of a release, relative to the power of two above its largest value
 _BLOCK = 1 << 18
 
 
@@ -45,13 +46,6 @@ def as_rows(tensor: Tensor, *, name: str = "grads") -> Tensor:
             f"{name} must be [batch, ...] with at least one value, got shape {tuple(tensor.shape)}"
         )
     return tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[0], -1)
-
-
-def shaped(tensor: Tensor, shape: torch.Size, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a tensor in a shape and type; one that has both costs no call into torch."""
-    if dtype is not None and tensor.dtype != dtype:
-        tensor = tensor.to(dtype)
-    return tensor if tensor.shape == shape else tensor.reshape(shape)
 
 
 def blocks(count: int, width: int) -> Iterator[slice]:
@@ -73,28 +67,11 @@ def piece(tensor: Tensor, block: slice) -> Tensor:
     return tensor if block.stop - block.start == tensor.shape[0] else tensor[block]
 
 
-def detached(tensor: Tensor) -> Tensor:
-    """Return a tensor without its graph; one that has none costs no call into torch."""
-    return tensor.detach() if tensor.requires_grad else tensor
-
-
-def working(rows: Tensor) -> Tensor:
-    """Return the rows in a type fit for arithmetic: 16-bit floats become ``float32``."""
-    return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-
-
 def on_host(tensor: Tensor) -> npt.NDArray[Any]:
     """Return a small tensor as a numpy array; types that numpy lacks become ``float32``."""
-    plain = detached(tensor)
-    plain = plain if plain.device.type == "cpu" else plain.cpu()
+    plain = tensor.detach().cpu()
     array: npt.NDArray[Any] = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
     return array
-
-
-def to_place(array: npt.NDArray[Any], like: Tensor) -> Tensor:
-    """Return a numpy array as a tensor on the device of another."""
-    tensor = torch.from_numpy(array)
-    return tensor if like.device.type == "cpu" else tensor.to(like.device)
 
 
 def exponent(rows: Tensor, *, name: str = "grads") -> int | None:
@@ -105,11 +82,41 @@ def exponent(rows: Tensor, *, name: str = "grads") -> int | None:
     >>> exponent(torch.tensor([[3.0, -5.0]]))
     3
     """
-    top = peak(rows) if fits(rows) else max(abs(end.item()) for end in torch.aminmax(rows))
+    top = largest(rows)
     if not math.isfinite(top):
         raise InputError(f"{name} must be finite, found NaN or infinity: lower the learning rate")
     # Clamped so that 2**k and its inverse are floats; squares are safe long before.
     return max(-1000, min(1000, math.frexp(top)[1])) if top > 0 else None
+
+
+def largest(rows: Tensor) -> float:
+    """Return the largest magnitude; infinite or NaN if any value is."""
+    if rows.dtype != torch.float64 or rows.dim() != 2 or not rows.is_contiguous() or rows.is_cuda:
+        return max(abs(end.item()) for end in torch.aminmax(rows))
+    found = np.zeros(1, dtype=np.int64)
+    largest_bits(rows.numpy().view(np.int64), found)
+    return float(found.view(np.float64)[0])
+
+
+def to_grid(rows: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, float]:
+    """Return rows in ``float64`` as multiples of one power of two, in a type, and that power.
+
+    It lies 16 bits below the power of two above the largest value. The last bits of a sum of a
+    gradient and noise show how large the gradient was (Mironov 2012); multiples of one step for all
+    rows show their own size and nothing else. A narrower type leaves out further bits of these.
+
+    >>> to_grid(torch.tensor([[1.0, 0.123456789]]).double(), dtype=torch.float32)
+    (tensor([[1.0000, 0.1234]]), 3.0517578125e-05)
+    """
+    top = largest(rows)
+    if not math.isfinite(top):
+        raise ReleaseError("the protected gradient is not finite: lower the loss or the noise")
+    form = torch.finfo(dtype)
+    least = max(math.frexp(form.smallest_normal * form.eps)[1] - 1, -1000)
+    grid = 2.0 ** max(math.frexp(top)[1] + math.frexp(GRID)[1] - 1, least)
+    rounded = np.empty(rows.shape, dtype=np.float32 if dtype == torch.float32 else np.float64)
+    round_to(rows.numpy(), grid, rounded)
+    return torch.from_numpy(rounded).to(dtype), grid
 
 
 def norms(rows: Tensor) -> Tensor:

@@ -62,7 +62,8 @@ class Certificate:
         assumption: what must be true for the numbers to hold, or "empirical only".
         sum_kl: symmetrised KL divergence between the released gradients of the two classes,
             recomputed from the noise that was drawn; ``None`` where nothing is claimed.
-        auc_bound: no score of one release has a higher AUC, by Theorem 1; ``None`` likewise.
+        auc_bound: for honest batches, no score of one release has a higher AUC, by Theorem 1;
+            ``None`` likewise.
         gaussian_auc: the AUC of the best score for two equal Gaussians at this ``sum_kl``.
             A reference value, not a bound.
         power: expected squared norm of the noise, averaged over the rows of the batch.

@@ -27,7 +27,8 @@ VARIANTS = [
     *(QUICK.get(name, name) for name in ATTACKS.names()),
     *("hint(by=cosine)", "hint(by=distance)", "hint(k=1)", "hint(k=2)"),
     *("mean(hard=true)", "median(hard=true)", "energy(share=0.9)"),
-    *("memory(of=norm)", "memory(of=median)", "kmeans(by=direction)", "kmeans(by=both)"),
+    *("memory(of=norm)", "memory(of=median)", "memory(of=lowbits)"),
+    *("kmeans(by=direction)", "kmeans(by=both)"),
 ]
 
 
@@ -63,6 +64,15 @@ def one_noisy_class(
     noise = std * torch.randn(rows, width, generator=seeded(seed + 100))
     hit = (example.labels == noisy).unsqueeze(1)
     return Example(example.clean, example.clean + noise * hit, example.labels)
+
+
+def summed_in_float32(rows: int = 1024, width: int = 256, *, seed: int = 1) -> Example:
+    """Gaussian noise that hides both classes, added in float32 and left as it came out."""
+    rng = seeded(seed)
+    labels = (torch.rand(rows, generator=rng) < 0.25).long()
+    size = torch.where(labels == 1, 0.5, 2.0**-7).unsqueeze(1)
+    grads = size * torch.randn(rows, width, generator=rng)
+    return Example(grads, grads + torch.randn(rows, width, generator=rng), labels)
 
 
 def run(attack: Attack | str, example: Example, *, seed: int = 0) -> Tensor:

@@ -9,7 +9,7 @@ from tacit.runtime.grpc_line import dial
 from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.identity import load_identity, make_ca, make_party
 
-PATIENCE = 10.0  # seconds; nothing here takes a tenth of it unless the machine is busy
+PATIENCE = 60.0  # seconds; nothing here takes one of them unless the machine is busy
 LIMITS = Limits(max_bytes=4 * 2**20)
 NOW = datetime.now(UTC)
 PAST, FUTURE = NOW - timedelta(days=100), NOW + timedelta(days=100)

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import tomllib
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from queue import Queue
 
@@ -20,7 +20,7 @@ from tacit.runtime.identity import make_party
 from tacit.runtime.memory_line import memory_lines
 
 KEY, SECRET = bytes(range(32)), bytes(range(32, 64))
-_RECORD, _HEADER = struct.Struct("<Iqq32s32sI"), 256
+_RECORD, _HEADER = struct.Struct("<qqqq32s32s16s"), 256
 
 
 def free_port():
@@ -86,11 +86,15 @@ class Pair:
         return {name: load_file(last / f"{name}.safetensors") for name in names}, _place(last)[0]
 
     def journal(self):
-        """Return the releases on record in order: kind, step and both digests."""
+        """Return the answers on record in order: kind, step and both marks."""
         data = (self.state("bank") / "journal").read_bytes()[_HEADER:]
         assert len(data) % _RECORD.size == 0
         return [(kind, step, seen, sent)
-                for kind, step, _, seen, sent, _ in _RECORD.iter_unpack(data)]  # fmt: skip
+                for _, kind, step, _, seen, sent, _ in _RECORD.iter_unpack(data)]  # fmt: skip
+
+    def releases(self):
+        """Return the steps whose releases are on record, in order."""
+        return [step for kind, step, _, _ in self.journal() if kind == 1]
 
     def read(self, party, name):
         return json.loads((self.state(party) / name).read_text())
@@ -147,7 +151,7 @@ def differences(run, wanted):
             found.append(f"{party}: step {step}, not {wanted_step}")
         parts = ("model", "optimizer", "state")
         found += [f"{party}: {n}" for n in parts if not same_bits(ours[n], theirs[n])]
-    steps = [step for _, step, _, _ in run.journal()]
+    steps = run.releases()
     if steps != list(range(len(steps))):
         found.append("journal: not every step once")
     if run.journal() != wanted.journal():
@@ -176,7 +180,9 @@ def train_here(pair, monkeypatch):
         work = [threading.Thread(target=label.run, args=(listener, _nothing))]
         for name in pair.features:
             config = read_party_config(pair.folder / name / "party.toml")
-            feature = FeatureCompany(config, folder[name], log=_nothing)
+            feature = stack.enter_context(
+                closing(FeatureCompany(config, folder[name], log=_nothing))
+            )
             work.append(threading.Thread(target=feature.run, args=(_nothing,)))
         for thread in work:
             thread.start()

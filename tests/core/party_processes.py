@@ -28,11 +28,12 @@ class Running:
     """A process of ``tacit party``, and the lines that it has written so far.
 
     It is forked from a process that has loaded everything and done nothing, which saves seconds;
-    with ``command`` it is the command as one types it, after the words that ``command`` holds.
+    with ``command`` it is the command as one types it, after the words that ``command`` holds, and
+    with ``words`` another command than ``party``.
     """
 
-    def __init__(self, config, *words, command=None):
-        words = ["party", str(config), *words]
+    def __init__(self, config, *more, command=None, words=None):
+        words = ["party", str(config), *more] if words is None else words
         self.lines = []
         self._grown = threading.Condition()
         lines, ours = os.pipe()

@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from queue import Empty, Queue
 from unittest import mock
@@ -14,16 +14,17 @@ import torch
 from parties import Pair, differences
 from tacit.errors import LostError, SilenceError
 from tacit.runtime.connection import Timings
-from tacit.runtime.dialogue import Align, Heartbeat, Hello, Refuse, Train
-from tacit.runtime.frames import Limits, decode, encode
+from tacit.runtime.dialogue import Align, Heartbeat, Hello, Records, Refuse, Train
+from tacit.runtime.frames import VERSION, Limits, decode, encode
 from tacit.runtime.grpc_line import dial
 from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.memory_line import memory_lines
-from tacit.runtime.messages import Embedding
+from tacit.runtime.messages import RECORD_BYTES, Embedding
 from tacit.runtime.state_folder import StateFolder
-from tacit.study.company import FeatureCompany, identity_of
+from tacit.study.company import FeatureCompany
 from tacit.study.label_company import LabelCompany
 from tacit.study.party_config import read_party_config
+from tacit.study.party_identity import identity_of
 
 TIMINGS = Timings(beat=0.1, silence=5, patience=20, greeting=5)
 LONG = 60.0
@@ -96,9 +97,9 @@ class Rogue:
 
     @property
     def ids(self):
-        """The ids of the honest feature party, as texts."""
+        """The ids of the honest feature party, as texts in the order in which it shows them."""
         lines = (self._pair.folder / self.config.name / "features.csv").read_text().splitlines()
-        return tuple(line.split(",", 1)[0] for line in lines[1:])
+        return tuple(sorted(line.split(",", 1)[0] for line in lines[1:]))
 
     def say(self, *things):
         """Send messages, or bytes as they are."""
@@ -117,7 +118,12 @@ class Rogue:
         return message
 
     def hello(self, **changes):
-        usual = {"versions": (1,), "party": self.config.name, "plan_digest": self.plan.digest()}
+        usual = {
+            "versions": (VERSION,),
+            "party": self.config.name,
+            "plan_digest": self.plan.digest(),
+            "number": self.config.number,
+        }
         return Hello(**{**usual, **changes})
 
     def greeted(self, offer=0):
@@ -138,10 +144,21 @@ class Rogue:
             if self.hear(Align).held is not None:
                 return
 
+    def compare(self):
+        """Say that no record of the journal was kept; take those that come, and return them."""
+        kept = b""
+        while True:
+            self.say(Records(count=len(kept) // RECORD_BYTES))
+            answer = self.hear(Records)
+            if answer.values is None:
+                return kept
+            kept += answer.content
+
     def ready(self, offer=0):
         """Do everything right up to the first step; return which one that is."""
         start = self.greeted(offer)
         self.align(self.ids)
+        self.compare()
         return start
 
     def refused(self):
@@ -240,7 +257,7 @@ def honest(bank, *, stop=None, done=lambda *_: None, timings=TIMINGS, dial=None,
             open_.enter_context(mock.patch(f"tacit.study.company.{name}", stand_in))
         folder = open_.enter_context(StateFolder(bank.pair.state("platform")))
         config = read_party_config(bank.pair.platform)
-        company = FeatureCompany(config, folder, log=lines.append)
+        company = open_.enter_context(closing(FeatureCompany(config, folder, log=lines.append)))
         try:
             return company.run(count)
         except PausedError:

@@ -122,6 +122,13 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_a_table(tmp_path):
     assert not left.exists()
 
 
+def test_another_process_that_ends_meanwhile_is_no_obstacle(source):
+    """What it was building has another name by the time it is looked at: here a broken link."""
+    cache_directory().mkdir(parents=True)
+    (cache_directory() / ".building-gone").symlink_to(cache_directory() / "its entry")
+    assert len(cached(LAYOUT, [source], Reader(chunk(0, 5)))) == 5
+
+
 @pytest.mark.parametrize("damage", ["truncate", "json", "remove", "shape"])
 def test_a_damaged_entry_is_built_again(source, damage):
     reader = Reader(chunk(0, 40))

@@ -66,6 +66,7 @@ def test_avazu_is_in_time_order_over_ten_days():
     assert len(np.unique(table.ids)) == len(table)
 
 
+@pytest.mark.slow
 @needs("imdb/imdb_reviews.csv.xz")
 @needs("imdb/imdb_bow500.npz")
 def test_the_reviews_give_the_ready_matrix(tmp_path):

@@ -168,7 +168,7 @@ def test_the_first_pass_works_on_normal_draws():
     learner, model = at_work(first_steps=1)
     before = top()
     z = cut()
-    draws = KEY.stream("gafm", 0, KEY.tag(z)).normal(ROWS, 1)
+    draws = KEY.stream("gafm", 0, KEY.tag(z)).normal(ROWS, 1).float()
     assert torch.equal(learner.begin(turn(model, z=z)).outputs, before(draws))
     learner.update()
     assert float(learner.discriminator.lean) == 0  # predictions on draws tell no orientation

@@ -212,13 +212,13 @@ def test_states_of_another_guard_are_refused():
     refused("marvell(s=4) | iso(1)", arrays, values, "make the guard with the spec of its state")
     refused("marvell(s=4)", arrays, values, "made under another key", key=KEY[::-1])
     refused("marvell(s=4)", arrays, values, "made under another key", key=None)
-    refused("marvell(s=4)", arrays, {**values, "format": 2}, "states of format 1, got 2")
+    refused("marvell(s=4)", arrays, {**values, "format": 1}, "states of format 2, got 1")
     wide = Guard("marvell(s=4)", key=KEY)
     wide.release(course(24, 40)[1])
     refused("marvell(s=4)", *wide.to_state(), "one cut, of width 8, got 40")
-    refused("marvell(s=4)", *Ledger(run="r").to_state(), "of a guard with None")
-    refused("marvell(s=4)", {}, {}, "format 1, got None")
-    refused("marvell(s=4)", None, None, "format 1, got None")
+    refused("marvell(s=4)", *Ledger(run="r").to_state(), "a guard")
+    refused("marvell(s=4)", {}, {}, "format 2, got None")
+    refused("marvell(s=4)", None, None, "format 2, got None")
 
 
 def damages(arrays, values):

@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from tacit.measure import (
 )
 from tacit.objective import Forward, corrected
 from tacit.objective import get as get_objective
-from tacit.protect import LABELS, RandomizedLabels, get_labels
+from tacit.protect import LABELS, RandomizedLabels, RandomizedResponse, get_labels
 from tacit.protect._label_prior import likely_classes
 from tacit.testing import low_rank_cut
 from tacit.types import Flips
@@ -90,14 +91,85 @@ def test_seeds_are_not_cut_to_32_bits_and_are_not_the_noise_key():
     assert "hidden" in text
 
 
-def test_another_mechanism_under_the_same_secret_draws_anew():
+@pytest.mark.parametrize("classes", [2, 5])
+def test_a_correction_is_post_processing_of_the_same_answers(classes):
+    """Fresh flips for another correction would be a second release for the price of one."""
+    ids, y = torch.arange(4000), torch.arange(4000) % classes
+    ledger = Ledger(run="a", budget="epsilon=0.6")
+    made = [
+        guard(f"rr(epsilon=0.575{more})", classes=classes, ledger=ledger)
+        for more in ("", ", correction=debiased", ", correction=forward")
+    ]
+    answers = [one.labels(ids, y).plain for one in made]
+    assert all(torch.equal(answers[0], other) for other in answers[1:])
+    assert not torch.equal(answers[0], y)
+    assert len({one.label_guard.tag for one in made}) == 1
+    assert ledger.summary().epsilon == 0.575
+    made[2].label_guard.load_state(*made[0].label_guard.to_state())
+    made[2].release(Cut(grads=torch.randn(4000, 2), labels=made[2].labels(ids, y)))
+
+
+def agreement(one, other, count=20_000):
+    """Return how often two mechanisms flip together, beside what chance would give, in sigmas."""
+    ids, y = torch.arange(count), torch.zeros(count)
+    a, b = (guard(spec).labels(ids, y).hard.bool() for spec in (one, other))
+    both = float(a.float().mean() * b.float().mean())
+    return (float((a & b).float().mean()) - both) / math.sqrt(both * (1 - both) / count)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("rr(epsilon=0.5)", "rr(epsilon=1)"),
+        ("rr(epsilon=0.575)", "rr(epsilon=0.5750000000000001)"),
+        ("rr(epsilon=0.5)", "rr(epsilon=1, correction=forward)"),
+        ("rr(epsilon=1)", "gaussian_labels(sigma=1)"),
+        ("gaussian_labels(sigma=1)", "gaussian_labels(sigma=2)"),
+    ],
+)
+def test_other_privacy_parameters_under_the_same_secret_draw_anew(one, other):
     """A shared coin would give away every label on which two mechanisms disagree."""
-    ids, y = torch.arange(4000), torch.zeros(4000)
-    a = guard("rr(epsilon=0.5)").labels(ids, y).bool()
-    b = guard("rr(epsilon=1)").labels(ids, y).bool()
-    flips = 1 / (1 + math.exp(0.5)), 1 / (1 + math.e)
-    both = flips[0] * flips[1]
-    assert float((a & b).float().mean()) == pytest.approx(both, abs=6 * math.sqrt(both / 4000))
+    assert abs(agreement(one, other)) < 6
+    assert agreement(one, one) > 20
+
+
+def test_an_epsilon_is_its_value_and_not_how_it_is_written():
+    narrow = np.float32(0.575)  # written as 0.575, and another number
+    made = [LABELS.build(tacit.spec.Item("rr", (value,))) for value in (0.575, float(narrow))]
+    assert RandomizedResponse(narrow).randomisation == made[1].randomisation
+    assert made[1].randomisation != made[0].randomisation
+    assert RandomizedResponse(1).randomisation == RandomizedResponse(1.0).randomisation
+    for entry in LABELS:
+        assert entry.cls.post_processing <= {field.name for field in fields(entry.cls)}
+
+
+def test_one_secret_has_one_randomisation_wherever_the_first_is_on_record():
+    ids, y = torch.arange(64), torch.arange(64) % 2
+    ledger = Ledger(run="a")
+    first = guard("rr(epsilon=0.5)", ledger=ledger)
+    first.labels(ids, y)
+    for spec in ("rr(epsilon=1)", "gaussian_labels(sigma=1)"):
+        with pytest.raises(
+            InputError, match=r"second release.*rr\(epsilon=0\.5\).*new label secret"
+        ):
+            guard(spec, ledger=ledger).labels(ids, y)
+        with pytest.raises(InputError, match=r"but by rr\(epsilon=0\.5\) for 2.*a new secret"):
+            guard(spec).label_guard.load_state(*first.label_guard.to_state())
+    with pytest.raises(InputError, match="for 3 classes"):
+        guard("rr(epsilon=0.5)", classes=3, ledger=ledger).labels(ids, y)
+    guard("rr(epsilon=1)", ledger=ledger, secret=bytes(32)).labels(ids, y)
+    assert ledger.summary().epsilon == 1.5
+
+
+def test_records_of_the_version_before_are_refused():
+    first = guard()
+    first.labels([1, 2], torch.tensor([0, 1]))
+    arrays, values = first.label_guard.to_state()
+    old = {"format": 1, "tag": values["tag"], "plan": values["plan"]}
+    with pytest.raises(InputError, match=r"format 2, got 1.*correction.*end the run with that"):
+        guard().label_guard.load_state(arrays, old)
+    with pytest.raises(InputError, match="was changed"):
+        guard().label_guard.load_state(arrays, {**values, "tag": "0" * 32})
 
 
 @pytest.mark.parametrize(
@@ -432,7 +504,7 @@ def test_a_ledger_counts_labels_once_and_refuses_before_anything_is_recorded():
     with pytest.raises(ReleaseError, match="was not randomised"):
         other.release(Cut(grads=torch.randn(64, 4), labels=noisy))
     with pytest.raises(BudgetError, match="epsilon"):
-        guard("gaussian_labels(1)", ledger=ledger).labels(ids, y)
+        guard("gaussian_labels(1)", ledger=ledger, secret=bytes(32)).labels(ids, y)
 
 
 def test_a_text_id_is_one_example_for_ledger_and_guard():
@@ -453,7 +525,7 @@ def test_the_record_survives_a_restart():
     again.release(Cut(grads=torch.randn(3, 2), labels=noisy))
     with pytest.raises(InputError, match="two different labels"):
         again.labels(ids, 1 - y)
-    with pytest.raises(InputError, match="not made by"):
+    with pytest.raises(InputError, match="another label secret"):
         guard(secret=bytes(32)).label_guard.load_state(arrays, values)
     with pytest.raises(InputError, match="not made by"):
         guard("rr(epsilon=2)").label_guard.load_state(arrays, values)

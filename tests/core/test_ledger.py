@@ -1,6 +1,5 @@
 import json
 import math
-import time
 import tracemalloc
 from collections import defaultdict
 from dataclasses import replace
@@ -138,7 +137,7 @@ def test_a_budget_of_auc_is_judged_by_the_bound():
     assert auc_bound(limit) == pytest.approx(0.7, abs=1e-12)
     ledger = Ledger(run="a", budget="auc=0.70")
     ledger.charge([0], cost(limit))
-    with pytest.raises(BudgetError, match=r"AUC bound of 0\.7.*labels=rr\(epsilon=0\.84\)"):
+    with pytest.raises(BudgetError, match=r"AUC bound of 0\.7.*labels=rr\(epsilon=0\.847\)"):
         ledger.charge([0], cost(1e-4))
     with pytest.raises(BudgetError, match=r"would take it to 0\.768"):
         Ledger(run="a", budget="auc=0.7").charge([1, 1], cost(limit))  # twice in one batch
@@ -172,6 +171,35 @@ def test_an_epsilon_counts_once_per_secret():
         ledger.charge([0, 9], cost(None), covered=True)
     with pytest.raises(InputError, match="comes with the tag of"):
         ledger.charge_labels([0], labels(0.7), tag="one")
+
+
+def test_one_secret_has_one_mechanism():
+    """Another epsilon, sigma or number of classes under a secret is refused; another plan costs."""
+    first, mark = labels(0.5, spec="rr(epsilon=0.5)"), "a secret"
+    others = [
+        labels(1.0, spec="rr(epsilon=1)"),
+        labels(None, sum_kl=1.0, spec="gaussian_labels(sigma=1)"),
+        replace(first, classes=3),
+    ]
+    ledger = Ledger(run="a")
+    ledger.charge_labels([0], first, tag="one", secret=mark)
+    arrays, values = ledger.to_state()
+    stored = Ledger.from_state(arrays, json.loads(json.dumps(values)), run="a")
+    for counted in (ledger, stored):
+        for other in others:
+            with pytest.raises(InputError, match=r"second release.*rr\(epsilon=0\.5\) for 2"):
+                counted.charge_labels([7], other, tag="two", secret=mark)
+        assert counted.spent([7]).epsilon[0] == 0
+        counted.charge_labels([7], others[0], tag="two", secret="of " + mark)
+        counted.charge_labels([0], first, tag="another plan", secret=mark)
+        assert counted.spent([0, 7]).epsilon.tolist() == [1.0, 1.0]
+
+
+def test_a_ledger_of_the_format_before_goes_on_where_it_counts_no_labels():
+    ledger = Ledger(run="a")
+    ledger.charge([0], cost(0.25))
+    arrays, values = ledger.to_state()
+    assert Ledger.from_state(arrays, {**values, "format": 1}, run="a").summary() == ledger.summary()
 
 
 def test_labels_and_gradients_add_up():
@@ -219,8 +247,9 @@ def test_the_state_survives_a_restart(ids):
     assert ledger.spent(ids[1:2]).sum_kl + 0.25 == pytest.approx(again.spent(ids[1:2]).sum_kl)
     with pytest.raises(InputError, match="belongs to run 'a', not to 'b'"):
         Ledger.from_state(arrays, values, run="b")
-    with pytest.raises(InputError, match="format 1, got 2"):
-        Ledger.from_state(arrays, {**values, "format": 2}, run="a")
+    for version in (1, 3, None):
+        with pytest.raises(InputError, match=f"format 2, got {version}"):
+            Ledger.from_state(arrays, {**values, "format": version}, run="a")
     with pytest.raises(InputError, match="of equal length"):
         Ledger.from_state({"sum_kl": arrays["sum_kl"]}, values, run="a")
 
@@ -259,26 +288,31 @@ def test_ten_million_examples_fit():
     assert some.nbytes / 100_000 < 200e6 / count
 
 
-def test_charging_is_quick():
+def test_charging_a_batch_touches_nothing_as_long_as_the_ledger():
     ledger = Ledger(run="a", budget="auc=0.99", examples=1_000_000)
     rng = np.random.default_rng(0)
     batches = [rng.permutation(1_000_000)[:1024] for _ in range(20)]
     certificate = cost(1e-6)
-    times = []
-    for batch in batches * 10:
-        start = time.perf_counter()
-        ledger.charge(batch, certificate)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 2e-4  # the least of many: other work on the machine only adds
+    ledger.charge(batches[0], certificate)
+    tracemalloc.start()
+    try:
+        for batch in batches:
+            ledger.charge(batch, certificate)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1_000_000  # one byte for each example of the ledger is more already
 
 
 def test_a_forecast_says_what_to_do():
     plan = forecast(20, 0.25)
-    assert str(plan).startswith("20 epochs of sumKL 0.25: reference 0.94, bound 1.00; for a bound")
-    assert auc_bound(20 * plan.per_release) == pytest.approx(0.65)
-    assert "rr(epsilon=0.62)" in str(plan)
-    assert "within the bound" in str(forecast(1, 0.01))
-    assert forecast(5, 0.0).last == 5
+    assert str(plan).startswith(
+        "20 epochs of sumKL 0.25: reference 0.94, bound 1.00 for honest batches; the budget"
+    )
+    assert auc_bound(20 * plan.per_release) == pytest.approx(0.65, abs=1e-3)
+    assert "rr(epsilon=0.619)" in str(plan)
+    assert "within the budget" in str(forecast(1, 0.01))
+    assert forecast(5, 0.0).allowed == 5
     with pytest.raises(ParameterError, match="epochs"):
         forecast(0, 0.1)
 
@@ -310,3 +344,27 @@ def test_a_guard_in_a_loop_charges_in_the_backward_pass():
     (guard(z, cut.labels, ids=torch.arange(64)) * cut.grads).sum().backward()
     assert ledger.summary().examples == 64
     assert isinstance(cut, Cut)
+
+
+# --- measures that are told ---
+
+
+def test_measures_have_a_row_of_their_own_that_survives_storing():
+    ledger = Ledger(run="r")
+    ledger.charge([0, 1], cost(0.25))
+    ledger.charge_measures(13.5)
+    ledger.charge_measures(13.5)
+    for held in (ledger, Ledger.from_state(*ledger.to_state(), run="r")):
+        total = held.summary()
+        assert (total.measures, total.measure_bits) == (2, 27.0)
+        assert (total.releases, total.sum_kl) == (1, 0.25)
+
+
+def test_a_budget_refuses_measures_and_counts_none():
+    ledger = Ledger(run="r", budget="auc=0.9")
+    with pytest.raises(BudgetError, match=r"budget auc=0.9: .* set share_metrics = false"):
+        ledger.charge_measures(1.0)
+    assert ledger.summary().measures == 0
+    for bits in (-1.0, math.nan, math.inf):
+        with pytest.raises(ParameterError, match="finite"):
+            Ledger(run="r").charge_measures(bits)

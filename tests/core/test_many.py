@@ -20,6 +20,7 @@ from tacit.protect._many_solver import between, fill, reach, worst_pair
 from tacit.protect.base import BATCH, NOISE_ONLY, RUNNING, Batch
 from tacit.protect.many import plan_many
 from tacit.protect.measured import measured_sum_kl
+from tacit.protect.parts import Shaped
 from tacit.recall import MemoryMonitor
 from tacit.study.config import TrainConfig
 from tacit.study.trial import run
@@ -190,13 +191,13 @@ def test_a_batch_of_two_classes_gets_the_binary_noise(parameter):
     for plan in (binary, many):
         size = torch.zeros(6, 6).double()
         for part in plan.noise:
-            if hasattr(part, "core"):
-                half = part.scale * part.core @ part.basis
+            if isinstance(part, Shaped):
+                half = part.scale * part.cores[0] @ part.basis
                 size += half.T @ half
             elif hasattr(part, "direction"):
                 size += part.std[0] ** 2 * torch.outer(part.direction, part.direction)
             else:
-                size += part.std**2 * torch.eye(6)
+                size += part.std[0] ** 2 * torch.eye(6)
         covs.append(size)
     assert torch.allclose(*covs, rtol=1e-7, atol=1e-9 * float(covs[0].trace()))
 
@@ -233,11 +234,9 @@ def test_full_noise_of_two_classes_is_the_binary_one_where_directions_agree():
 def noise_covariance(plan, row, width):
     total = np.zeros((width, width))
     for part in plan.noise:
-        if getattr(part, "rows", None) is not None and row not in part.rows.tolist():
-            continue
-        if hasattr(part, "core"):
-            half = part.scale * part.core.double()
-            half = (half if part.basis is None else half @ part.basis.double()).numpy()
+        if isinstance(part, Shaped):
+            half = part.scale * part.cores[part.owner[row]]
+            half = (half if part.basis is None else half @ part.basis).numpy()
             total += half.T @ half
         else:
             total += part.std**2 * np.eye(width)

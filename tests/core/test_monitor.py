@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tacit import Guard, LeakMonitor
-from tacit.errors import ParameterError, SpecError
+from tacit.errors import InputError, ParameterError, SpecError
 from tacit.measure import auc
-from tacit.testing import low_rank_cut
+from tacit.testing import low_rank_cut, many_class_cut
 
 ALL = ["norm", "cosine", "majority", "hint(5)", "mean", "median", "energy", "principal"]
 
@@ -68,3 +68,42 @@ def test_batches_without_positives_are_passed_over():
     assert report["norm"].skipped == 1
     expected = auc(guard.release(replace(cut, step=1)).grads.norm(dim=1), cut.labels)
     assert report["norm"].leak_auc == pytest.approx(max(expected, 1 - expected), abs=1e-12)
+
+
+def _epochs(monitor, count, *, classes=2):
+    guard = Guard("marvell(s=4)", seed=3, classes=classes, watch=monitor)
+    for seed in range(count):
+        cut = low_rank_cut(256, 16, seed=seed) if classes == 2 else many_class_cut(
+            256, 16, classes=classes, seed=seed)  # fmt: skip
+        guard.release(replace(cut, ids=torch.arange(256), labels=cut.labels))
+
+
+def test_what_adds_up_is_one_score_per_example_and_recent_says_where_it_stands():
+    monitor = LeakMonitor(["norm", "memory"], every=2)
+    _epochs(monitor, 3)
+    recent, report = monitor.recent(), monitor.report()
+    assert list(recent) == list(report) == ["norm", "memory"]
+    assert recent["memory"] == report["memory"]
+    assert (report["memory"].batches, report["memory"].examples) == (1, 256)
+    assert report["norm"].batches == 2
+    assert monitor.recent() == {}
+    assert monitor.report()["memory"] == report["memory"]
+
+
+def test_what_adds_up_about_each_of_many_classes():
+    """An attack that knows a gradient of a class is one on that class, and follows it alone."""
+    monitor = LeakMonitor(["memory(of=cosine)", "memory"], classes=3)
+    guard = Guard("none", classes=3, watch=monitor)
+    cut = many_class_cut(240, 16, classes=3)
+    for _ in range(3):
+        guard.release(replace(cut, ids=torch.arange(240)))
+    report = monitor.report()
+    assert report["memory(of=cosine)"].leak_auc > 0.9
+    assert report["memory"].examples == 240
+
+
+@pytest.mark.parametrize("ids", [torch.arange(7), torch.arange(64).int()])
+def test_ids_that_do_not_fit_are_refused(ids):
+    guard = Guard("none", watch=LeakMonitor(["memory"]))
+    with pytest.raises(InputError, match=r"ids must be int64 of shape \(64,\)"):
+        guard.release(replace(low_rank_cut(64, 8), ids=ids))

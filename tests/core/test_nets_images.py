@@ -1,5 +1,9 @@
 """The models of images: shapes of the papers, cuts, weights, and what is refused."""
 
+import os
+import platform
+import subprocess
+import sys
 from math import prod
 
 import pytest
@@ -118,6 +122,66 @@ def test_two_parties_own_columns_and_two_classes(spec, combine):
     plain = architecture.build(parties=parties, combine=combine, seed=1)
     assert torch.allclose(logits - plain(batch), model.top.own(*columns).squeeze(1), atol=1e-5)
     assert not same(weights(model.bottoms[0]), weights(model.bottoms[1]))
+
+
+def test_no_strided_convolution_of_one_pixel():
+    """oneDNN's AVX2 kernel for its weights' gradient writes past a buffer below 8 channels."""
+    strided = [
+        (spec, name)
+        for spec in [*nets.names(), *SPECS]
+        if isinstance(nets.get(spec), nets.ImageStacked)
+        for model in [nets.get(spec).build(parties=[whole(nets.get(spec))], classes=3, seed=0)]
+        for part in (*model.bottoms, model.top)
+        for name, layer in part.named_modules()
+        if isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1) != layer.stride
+    ]
+    assert not strided
+
+
+TRAIN = """
+import torch
+from math import prod
+from tacit import nets
+for spec in {specs!r}:
+    architecture = nets.get(spec)
+    inputs = nets.Inputs(prod(architecture.image), image=architecture.image)
+    for cut in range(1, architecture.depth + 1):
+        model = architecture.build(parties=[inputs], cut=cut, classes=3, seed=5)
+        for step in range(3):
+            x = torch.randn(6, inputs.numeric, generator=torch.Generator().manual_seed(step))
+            model([(x, None)])[:, 0].sum().backward()
+        parts = (*model.bottoms, model.top)
+        assert all(p.grad.isfinite().all() for part in parts for p in part.parameters())
+print(torch.backends.cpu.get_cpu_capability())
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the limits are those of x86-64")
+@pytest.mark.parametrize(
+    ("aten", "onednn", "shown"), [("avx2", "AVX2", "AVX2"), ("default", "SSE41", "DEFAULT")]
+)
+def test_training_on_a_processor_without_wide_registers(aten, onednn, shown):
+    """With a strided 1 x 1 convolution the AVX2 run aborted: its heap was overwritten."""
+    limits = {"ATEN_CPU_CAPABILITY": aten, "ONEDNN_MAX_CPU_ISA": onednn}
+    done = subprocess.run(  # noqa: S603 - a script of this file
+        [sys.executable, "-c", TRAIN.format(specs=SPECS)],
+        env=os.environ | limits,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, shown), done.stderr
+
+
+def test_a_strided_shortcut_is_a_strided_convolution():
+    """The shortcut of a block that halves the image, against torch's own stride."""
+    architecture = nets.get("resnet(blocks_each=1, channels=8, size=9)")
+    block = architecture.build(parties=[whole(architecture)], seed=2).bottoms[0].layers[2]
+    x = torch.randn(4, 8, 9, 9, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        out = block.norms[0](block.first(x)).relu()
+        out = block.norms[1](block.second(out)) + conv2d(x, block.way.weight, stride=2)
+        assert torch.allclose(block(x), out.relu(), atol=1e-6)
 
 
 def test_a_convolution_against_plain_functions():

@@ -10,6 +10,7 @@ from tacit import nets
 from tacit.errors import InputError, ParameterError, SpecError
 from tacit.nets import COMBINES, Inputs, StackedEmbedding, combine, from_modules, layer_outputs
 from tacit.nets.combine import combined_width
+from tacit.nets.initial import draws_at
 
 
 @settings(max_examples=30, deadline=None)
@@ -21,7 +22,7 @@ from tacit.nets.combine import combined_width
 )
 def test_stacked_embedding_is_separate_tables_side_by_side(sizes, dim, rows, seed):
     rng = torch.Generator().manual_seed(seed)
-    stacked = StackedEmbedding(sizes, dim, rng=rng)
+    stacked = StackedEmbedding(sizes, dim, draws=draws_at(seed))
     tables = [nn.Embedding.from_pretrained(part) for part in stacked.table.weight.split(sizes)]
     for table in tables:
         table.weight.requires_grad_(True)

@@ -14,10 +14,10 @@ from tacit.errors import InputError, UsageError
 GOLDEN = Path(__file__).parent / "golden" / "tape_v1.tape"
 
 
-def write(path, steps=4, rows=8, *, width=3, embeddings=True):
+def write(path, steps=4, rows=8, *, width=3, embeddings=True, append=False):
     rng = torch.Generator().manual_seed(0)
     kept = []
-    with TapeWriter(path) as tape:
+    with TapeWriter(path, append=append) as tape:
         for _ in range(steps):
             grads = torch.randn(rows, width, generator=rng)
             sent = torch.randn(rows, 2, generator=rng) if embeddings else None
@@ -86,10 +86,19 @@ def test_layers_are_read_by_name(tmp_path):
 
 def test_a_tape_is_continued_where_it_ended(tmp_path):
     write(tmp_path / "x.tape", steps=2)
-    write(tmp_path / "x.tape", steps=2)
+    write(tmp_path / "x.tape", steps=2, append=True)
     tape = RecordedTape(tmp_path / "x.tape")
     assert [(view.step, view.epoch) for view in tape] == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert len(list((tmp_path / "x.tape").iterdir())) == 2  # nothing that was written is touched
+
+
+def test_another_run_is_not_added_to_a_tape(tmp_path):
+    write(tmp_path / "x.tape", steps=2)
+    before = part(tmp_path / "x.tape").read_bytes()
+    with pytest.raises(UsageError, match=r"x\.tape: holds a tape already.* pass append=True"):
+        TapeWriter(tmp_path / "x.tape")
+    assert [view.step for view in RecordedTape(tmp_path / "x.tape")] == [0, 1]
+    assert part(tmp_path / "x.tape").read_bytes() == before
 
 
 @pytest.mark.parametrize("missing", [1, 40, 300])
@@ -100,7 +109,7 @@ def test_a_damaged_tail_loses_only_the_damaged_batch(tmp_path, missing):
     tape = RecordedTape(tmp_path / "x.tape")
     assert [view.step for view in tape] == [0, 1, 2]
     assert tape.damaged == 1
-    with TapeWriter(tmp_path / "x.tape") as more:
+    with TapeWriter(tmp_path / "x.tape", append=True) as more:
         more.append(torch.arange(64), torch.ones(64, 3), embeddings=torch.ones(64, 2))
     assert [view.step for view in RecordedTape(tmp_path / "x.tape")] == [0, 1, 2, 3]
 

@@ -9,7 +9,7 @@ from tacit.errors import InputError, UsageError
 
 
 def write(path, steps=3, *, ids=None):
-    with TapeWriter(path) as tape:
+    with TapeWriter(path, append=True) as tape:
         for step in range(steps):
             grads = torch.randn(5, 2, generator=torch.Generator().manual_seed(step))
             tape.append(torch.arange(5) if ids is None else ids, grads)

@@ -45,6 +45,7 @@ def test_the_tape_holds_what_was_seen(run):
     assert b"label" not in stored
 
 
+@pytest.mark.slow
 def test_a_run_is_audited_by_its_directory(run, capsys):
     page = run / "report.html"
     attacks = ["norm", "energy(share=0.5)", "memory", "kmeans(by=direction)"]
@@ -83,6 +84,7 @@ def test_training_runs_become_a_page(run, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_foreign_loop_is_recorded_and_audited(tmp_path):
     """The example of the documentation, as it stands."""
     done = subprocess.run(  # noqa: S603

@@ -63,6 +63,7 @@ def machines(folder):
     return made
 
 
+@pytest.mark.slow
 def test_two_machines_step_by_step(tmp_path, spaces, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     made = machines(tmp_path)

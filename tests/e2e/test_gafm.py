@@ -2,16 +2,22 @@
 
 import csv
 import json
+from threading import Thread
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load, save
 
 from parties import Pair, Quartet, configure, differences, same_bits, train_here
 from tacit.cli import main
 from tacit.errors import UsageError
+from tacit.measure import null_band
+from tacit.runtime import checkpoint
 from tacit.study.config import TrainConfig
 from tacit.study.delta import DeltaRow, choose_delta, least_ratio, settled
+from tacit.study.party_config import read_party_config
+from tacit.study.predicting import predict_rows
 from tacit.study.trial import run
 
 SMALL = {"dataset": "breast_cancer", "model": "gafm_net", "objective": "gafm", "epochs": 4,
@@ -31,8 +37,19 @@ def trained(**changed):
     return run(TrainConfig.of({**SMALL, **changed}))
 
 
+def beyond_chance(values, labels):
+    """Whether scores of several runs are better, on average, than what knows nothing.
+
+    Such an AUC exceeds the band of the labels once in half a million draws; the mean of several
+    independent ones stays within the band over their square root.
+    """
+    width = null_band(labels, level=0.999999).high - 0.5
+    return np.mean(values) > 0.5 + width / len(values) ** 0.5
+
+
 def test_a_run_says_what_the_gradients_do_not_show():
-    for seed in range(2):
+    aucs, leaks, joint = [], [], []
+    for seed in range(3):
         trial, found = trained(seed=seed, epochs=20, lr=0.002)
         test, record = found["test"], found["objective_record"]
         assert record["claim"].startswith("empirical only")
@@ -40,15 +57,19 @@ def test_a_run_says_what_the_gradients_do_not_show():
         raw = 1 - test["auc"] if record["flipped"] else test["auc"]
         assert test["raw_auc"] == raw
         assert test["sign_free_auc"] == max(raw, 1 - raw)
-        assert test["auc"] > 0.8  # oriented by the labels it trained on
-        assert found["embedding_leak"] > 0.8
+        aucs.append(test["auc"])
+        leaks.append(found["embedding_leak"])
+        joint.append(found["components"]["joint_leak"])
         assert found["history"][-1]["embedding_leak"] == found["embedding_leak"]
         drawn = found["components"]
         assert set(drawn["gradients"]) == {"whole", "gan", "penalty"}
         assert len(drawn["label"]) == len(drawn["prediction"]) == len(drawn["gradients"]["gan"])
         assert all(0 <= value <= 1 for value in drawn["tvd"].values())
-        assert drawn["joint_leak"] > 0.9  # one epoch's gradients beside their embeddings
         assert trial.label.learner.record()["fallback_batches"] == 0
+    truth = trial.table.labels[trial.test_rows]
+    assert beyond_chance(aucs, truth)  # oriented by the labels it trained on
+    assert beyond_chance(leaks, truth)
+    assert beyond_chance(joint, drawn["label"])  # one epoch's gradients beside their embeddings
 
 
 def test_a_plain_objective_claims_nothing_of_the_kind():
@@ -68,8 +89,10 @@ def test_marvell_can_follow_and_has_its_own_certificate():
 
 
 def test_three_feature_parties_are_averaged():
-    _, found = trained(parties=3, combine="mean", epochs=15)
-    assert found["test"]["auc"] > 0.8
+    """At a rate at which training settles: with a larger one the end is a matter of luck."""
+    runs = [trained(parties=3, combine="mean", epochs=15, lr=0.002, seed=seed) for seed in range(3)]
+    truth = runs[0][0].table.labels[runs[0][0].test_rows]
+    assert beyond_chance([found["test"]["auc"] for _, found in runs], truth)
     with pytest.raises(UsageError, match="combine them by mean"):
         trained(parties=3, combine="sum")
 
@@ -169,34 +192,50 @@ def test_companies_that_are_averaged_and_settings_that_do_not_fit(tmp_path, monk
             train_here(wrong, monkeypatch)
 
 
-def test_new_rows_are_scored_the_right_way_round(tmp_path, monkeypatch):
-    """``tacit predict`` has the orientation that training ended with."""
-    from threading import Thread
+def turn_round(pair):
+    """Write the other orientation into the label party's last checkpoint."""
+    folder = max(pair.state("bank").glob("checkpoints/step-*"))
+    files = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+    held = load(files["model.safetensors"])
+    held["discriminator.lean"] = np.asarray(-held["discriminator.lean"])
+    files["model.safetensors"] = save(held)
+    facts = json.loads((folder / "manifest.json").read_text())
+    kept = {name: fact for name, fact in facts.items() if name not in ("digest", "files")}
+    (folder / "model.safetensors").write_bytes(files["model.safetensors"])
+    (folder / "manifest.json").write_bytes(checkpoint._manifest(kept, files))
 
-    from tacit.study.party_config import read_party_config
-    from tacit.study.predicting import predict_rows
 
-    companies = pair(tmp_path / "pair", protect="none")
-    for file in (companies.bank, companies.platform):
-        configure(file, epochs=4, lr=0.01, wait=30)
-    train_here(companies, monkeypatch)
-    results = companies.read("bank", "results.json")
-    monkeypatch.undo()
-    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
-    out, found = tmp_path / "scores.csv", {}
+def scored(pair, out):
+    """Let both companies score their own files; return the scores and the label party's record."""
+    found = {}
 
     def work(file, rows):
         config = read_party_config(file)
         found[config.role] = predict_rows(config, rows, out, log=lambda _: None)
 
-    sides = [Thread(target=work, args=(companies.bank, companies.bank.parent / "labels.csv")),
-             Thread(target=work, args=(companies.platform,
-                                       companies.platform.parent / "features.csv"))]  # fmt: skip
+    files = ((pair.bank, "labels.csv"), (pair.platform, "features.csv"))
+    sides = [Thread(target=work, args=(file, file.parent / name)) for file, name in files]
     for side in sides:
         side.start()
     for side in sides:
-        side.join(timeout=60)
+        side.join()
     with out.open() as file:
-        assert len(list(csv.DictReader(file))) == found["label"]["rows"]
-    assert found["label"]["test"]["auc"] > 0.5
-    json.dumps(results)
+        scores = {row["id"]: float(row["score"]) for row in csv.DictReader(file)}
+    return scores, found["label"]
+
+
+def test_new_rows_are_scored_the_right_way_round(tmp_path, monkeypatch):
+    """``tacit predict`` has the orientation that training ended with."""
+    companies = pair(tmp_path / "pair", protect="none")
+    for file in (companies.bank, companies.platform):
+        configure(file, wait=60)
+    train_here(companies, monkeypatch)
+    monkeypatch.undo()
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    scores, found = scored(companies, tmp_path / "scores.csv")
+    assert len(scores) == found["rows"] > 0
+    turn_round(companies)
+    other, turned = scored(companies, tmp_path / "other.csv")
+    assert other == pytest.approx({id_: 1 - score for id_, score in scores.items()}, abs=1e-6)
+    assert turned["test"]["auc"] == pytest.approx(1 - found["test"]["auc"], abs=1e-6)
+    assert not all(score == 0.5 for score in scores.values())

@@ -43,17 +43,16 @@ def plain_loop(pair):
     here, there = (rows_of(ids, table) for table in (bank, platform))
     net = nets.get(config.model)
     bottom = net.bottom(nets.Inputs(*platform.inputs), cut=None, classes=2, seed=config.seed)
-    first = int.from_bytes(Key(KEY).digest(b"first weights")[:8], "little") >> 1
     plan = config.plan(classes=2)
-    top = net.top(plan.cut[0], own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=first)
+    top = net.top(plan.cut[0], own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=Key(KEY))
     secret = SECRET if config.labels else None
     guard = Guard(config.protect, key=KEY, labels=config.labels, label_secret=secret)
     labels = torch.from_numpy(bank.labels[here])
     if config.labels:
         labels = guard.labels(ids, labels)
     features, own = platform.source(there), bank.source(here)
-    optimizers = [torch.optim.Adam(net.parameters(), lr=config.lr, fused=True)
-                  for net in (bottom, top)]  # fmt: skip
+    settings = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
+    optimizers = [torch.optim.Adam(net.parameters(), **settings) for net in (bottom, top)]
     for part in Schedule.of(plan, len(ids)).parts(first=0):
         for rows in part.batches:
             y = labels[rows]

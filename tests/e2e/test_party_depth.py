@@ -53,8 +53,7 @@ def one_process(pair):
     here, net, plan = rows_of(ids, bank), nets.get(config.model), config.plan(classes=2)
     bottoms = [net.bottom(nets.Inputs(*t.inputs), cut=None, classes=2, seed=config.seed, party=n)
                for n, t in enumerate(tables)]  # fmt: skip
-    first = int.from_bytes(Key(KEY).digest(b"first weights")[:8], "little") >> 1
-    top = net.top(plan.cut[0], own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=first)
+    top = net.top(plan.cut[0], own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=Key(KEY))
     guard, own = Guard(config.protect, key=KEY), bank.source(here)
     labels = torch.from_numpy(bank.labels[here])
     sources = [table.source(rows_of(ids, table)) for table in tables]
@@ -65,7 +64,12 @@ def one_process(pair):
 
     stale_training(
         bottoms,
-        [torch.optim.Adam(m.parameters(), lr=config.lr, fused=True) for m in (*bottoms, top)],
+        [
+            torch.optim.Adam(
+                m.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+            )
+            for m in (*bottoms, top)
+        ],
         [part.batches for part in Schedule.of(plan, len(ids)).parts(first=0)],
         depth=config.depth,
         embed=lambda used, rows: [b(*s(rows)) for b, s in zip(used, sources, strict=True)],

@@ -84,5 +84,15 @@ def test_a_finished_run_is_finished_again(pairs, monkeypatch):
     alone = pair.read("bank", "results.json")
     assert pair.journal() == journal
     assert alone["ended"] == "finished; not every feature party said goodbye"
-    for name in ("steps", "test", "history", "ledger", "allowed_again"):
+    kept = (
+        "steps",
+        "test",
+        "history",
+        "ledger",
+        "allowed_again",
+        "leak",
+        "memory_leak",
+        "certificate",
+    )
+    for name in kept:
         assert together[name] == alone[name] == before[name]

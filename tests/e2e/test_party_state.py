@@ -3,16 +3,19 @@
 import copy
 import os
 import resource
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from parties import KEY, SECRET, Pair, configure, differences, train_here
 from party_processes import Training, wait_until
-from tacit import Guard, objective
+from tacit import Guard, data, objective
 from tacit.cli import main
+from tacit.data.schema import schema_path
 from tacit.errors import PeerError
 from tacit.measure import Ledger
 from tacit.runtime.journal import Journal
@@ -21,7 +24,7 @@ from tacit.runtime.messages import Embedding
 from tacit.runtime.party import LabelParty, adam
 from tacit.runtime.state_folder import StateFolder
 
-START, RECORD = 256, 88
+START, RECORD = 256, 112
 ROWS = torch.arange(8)
 
 
@@ -44,10 +47,16 @@ def pair(trained, tmp_path, monkeypatch):
 
 
 def content(folder):
-    """Return every file of a folder; the lock and a journal that is begun are nothing yet."""
+    """Return every file of a folder; the lock and a journal that is begun are nothing yet.
+
+    What was read of the table is no state: it is made again where it is missing.
+    """
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return {path: data for path, data in files.items()
-            if path.name != "lock" and len(data) != START}  # fmt: skip
+    return {
+        path: data
+        for path, data in files.items()
+        if path.name != "lock" and len(data) != START and "tables" not in path.parts
+    }
 
 
 def refused(capsys, config, *parts, words=(), code=2):
@@ -128,7 +137,7 @@ def test_a_journal_that_is_damaged(pair, capsys):
     data = bytearray(journal.read_bytes())
     data[START + RECORD + 20] ^= 1
     journal.write_bytes(data)
-    refused(capsys, pair.bank, "record 1 of", "is damaged", "restore the file", code=1)
+    refused(capsys, pair.bank, "record 1 of", "is damaged", "restore the state folder", code=1)
 
 
 def test_a_noise_key_that_is_gone_or_open(pair, capsys):
@@ -141,6 +150,64 @@ def test_a_noise_key_that_is_gone_or_open(pair, capsys):
     key.unlink()
     refused(capsys, pair.bank, "the key of this run is gone", "restore it")
     assert not key.exists()
+
+
+@pytest.fixture(scope="module")
+def randomised(tmp_path_factory):
+    """A run with randomised labels that has ended."""
+    place = tmp_path_factory.mktemp("randomised")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TACIT_CACHE", str(place / "cache"))
+        bank = {"protect": "none", "labels": "rr(epsilon=1.0)", "attacks": []}
+        pair = Pair(place / "pair", rows=300, epochs=1, batch_size=32, save_every=5, bank=bank)
+        train_here(pair, patch)
+    return pair
+
+
+@pytest.fixture
+def labelled(randomised, tmp_path, monkeypatch):
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
+    return randomised.copy(tmp_path / "pair")
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("labels", ["rr(epsilon=2)", "gaussian_labels(sigma=2)", None])
+def test_another_randomisation_under_the_secret_of_a_run(labelled, capsys, labels, saved):
+    """It is refused at the start, also where no checkpoint tells what the run began with."""
+    if not saved:
+        shutil.rmtree(labelled.state("bank") / "checkpoints")
+    configure(labelled.bank, labels=labels)
+    refused(capsys, labelled.bank, "this run began with labels rr(epsilon=1)",
+            "a second release", "set it back, or name another state folder")  # fmt: skip
+
+
+def test_another_correction_goes_on_with_the_labels_of_a_run(labelled):
+    configure(labelled.bank, labels="rr(epsilon=1.0, correction=forward)")
+    assert main(["party", str(labelled.bank)]) == 0
+
+
+def test_a_label_secret_that_is_gone_or_another(labelled, capsys):
+    secret = labelled.bank.parent / "labels.csv.secret"
+    secret.write_bytes(KEY)
+    refused(
+        capsys, labelled.bank, "this run began with another label secret", "bring that one back"
+    )
+    secret.unlink()
+    refused(capsys, labelled.bank, "the label secret of this run is gone", "restore it")
+    assert not secret.exists()
+
+
+def test_a_run_with_labels_that_an_earlier_version_began(labelled, capsys):
+    """Its coins depended on more than they do now; there is no note of what they did depend on."""
+    (labelled.state("bank") / "randomisation.json").unlink()
+    refused(capsys, labelled.bank, "this run was begun by another version",
+            "end it with that version")  # fmt: skip
+
+
+def test_labels_of_a_run_that_began_without(pair, capsys):
+    configure(pair.bank, labels="rr(epsilon=1)")
+    refused(capsys, pair.bank, "this run began with labels as they are", "set it back")
 
 
 @pytest.mark.parametrize("party", ["bank", "platform"])
@@ -156,10 +223,11 @@ def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch, party):
         wait_until(lambda: any(store.glob("step-*")))
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
         assert running.end() == 1
-        last = running.said.splitlines()[-1]
-        assert last.startswith("error: ")
-        assert "File too large" in last
-        assert "see to the disk" in last
+        # The other party dials again at once, and its coming may be the last line.
+        errors = [line for line in running.said.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, running.said
+        assert "File too large" in errors[0]
+        assert "see to the disk" in errors[0]
         assert "Traceback" not in running.said
         assert any(store.glob("step-*"))
         assert not any(store.glob(".aside-*"))
@@ -169,6 +237,66 @@ def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch, party):
     assert not differences(pair, alone)
 
 
+def modes(folder):
+    return {p.stat().st_mode & 0o777 for p in folder.rglob("*") if p.is_dir()} | {
+        p.stat().st_mode & 0o777 for p in folder.rglob("*") if p.is_file()
+    }
+
+
+def files_with_labels(folder):
+    """Return every file below a folder that holds the labels of the table, one after another."""
+    wanted = np.loadtxt(
+        folder / "pair" / "bank" / "labels.csv", delimiter=",", skiprows=1, usecols=1, dtype=str
+    )
+    column = (wanted == "yes").astype(np.int64).tobytes()
+    return [p for p in folder.rglob("*") if p.is_file() and column in p.read_bytes()]
+
+
+def test_what_is_read_of_a_table_stays_in_the_state_folder_for_its_owner_alone(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
+    before = os.umask(0o022)
+    try:
+        bank = {"protect": "none", "attacks": []}
+        pair = Pair(tmp_path / "pair", rows=300, epochs=1, batch_size=32, bank=bank)
+        train_here(pair, monkeypatch)
+        monkeypatch.setattr("tacit.study.party_check.LIMIT", 0.1)
+        assert main(["party", str(pair.bank), "--check"]) == 1
+    finally:
+        os.umask(before)
+    assert not (tmp_path / "cache").exists()
+    places = files_with_labels(tmp_path)
+    assert len(places) == 1
+    assert places[0].is_relative_to(pair.state("bank") / "tables")
+    for party in ("bank", "platform"):
+        assert modes(pair.state(party) / "tables") == {0o700, 0o600}
+        assert pair.state(party).stat().st_mode & 0o777 == 0o700
+    data.load_party(pair.bank.parent / "labels.csv", role="label")  # as earlier releases kept it
+    assert len(files_with_labels(tmp_path)) == 2
+    capsys.readouterr()
+    assert main(["party", str(pair.bank), "--remove-tables"]) == 0
+    assert str(pair.state("bank") / "tables") in capsys.readouterr().out
+    assert files_with_labels(tmp_path) == []
+    assert main(["party", str(pair.bank), "--remove-tables"]) == 0
+    assert "nothing was there" in capsys.readouterr().out
+    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
+    assert main(["party", str(pair.bank)]) == 0  # it is read again where it is needed
+    assert files_with_labels(tmp_path) == places
+
+
+def test_a_changed_table_leaves_nothing_of_the_last_one(tmp_path):
+    path = tmp_path / "labels.csv"
+    schema_path(path).write_text('id = "id"\nlabel = "y"\nnumeric = ["x"]\n')
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    for rows in (4, 6):
+        lines = [f"{row},{row % 2},{row}.5" for row in range(rows)]
+        path.write_text("\n".join(["id,y,x", *lines]) + "\n")
+        assert len(data.load_party(path, role="label", own_cache=own)) == rows
+        assert len(list(own.iterdir())) == 1
+
+
 def test_only_the_label_party_allows_a_step_again_and_only_one_that_was(pair, capsys):
     words = ["--allow-again", "3"]
     refused(capsys, pair.platform, "the label party's decision", words=words)
@@ -176,6 +304,17 @@ def test_only_the_label_party_allows_a_step_again_and_only_one_that_was(pair, ca
     assert main(["party", str(pair.bank), *words]) == 0
     assert "allowed_again: 3" in capsys.readouterr().out
     assert [record[:2] for record in pair.journal()][-1] == (2, 3)
+
+
+def test_a_step_is_not_allowed_again_where_the_budget_has_no_room_for_it(pair, capsys):
+    spec = "marvell(sum_kl=0.1, covariance=full)"
+    configure(pair.bank, protect=spec, budget="sum_kl=0.2")  # for the two epochs
+    before = pair.journal()
+    said = "2 epochs and 1 step allowed again: set epochs = 1 on both sides"
+    refused(capsys, pair.bank, said, words=["--allow-again", "3"])
+    assert pair.journal() == before
+    configure(pair.bank, budget="sum_kl=0.3")
+    assert main(["party", str(pair.bank), "--allow-again", "3"]) == 0
 
 
 class Restarted:
@@ -199,7 +338,7 @@ class Restarted:
         y = guard.labels(ids, truth) if labels else truth
         party = LabelParty(self.top, y, guard=guard, objective=objective.get("bce"),
                            optimizer=self.optimizer)  # fmt: skip
-        self.guard, self.journal = guard, Journal.open(path, run="r")
+        self.guard, self.journal = guard, Journal.open(path, run="r", secret=SECRET)
         self.end = Journalled(party, self.journal)
 
     def states(self):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 
 import numpy as np
@@ -38,8 +39,11 @@ def new_rows(pair):
     return files
 
 
-def predict(pair, files, *words):
-    """Run both sides at once; return what they printed, and the exit codes."""
+def predict(pair, files, *words, refused=False):
+    """Run both sides at once; return what they printed, and the exit codes.
+
+    A label party that has refused the other one goes on waiting: it is interrupted.
+    """
     out = pair.folder / "scores.csv"
     commands = {party: [TACIT, "predict", str(pair.folder / party / "party.toml"), "--data",
                         str(files[party]), "--out", str(out), "--json", *words]
@@ -48,7 +52,10 @@ def predict(pair, files, *words):
     running = {party: subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE,  # noqa: S603
                                        text=True, env=env)
                for party, words in commands.items()}  # fmt: skip
-    said = {party: process.communicate(timeout=90) for party, process in running.items()}
+    said = {"platform": running["platform"].communicate(timeout=90)}
+    if refused:
+        running["bank"].send_signal(signal.SIGINT)
+    said["bank"] = running["bank"].communicate(timeout=90)
     return said, {party: process.returncode for party, process in running.items()}, out
 
 
@@ -94,16 +101,17 @@ def test_scores_are_those_of_the_whole_model(trained):
     assert "test" not in json.loads(said["platform"][0])
 
 
+@pytest.mark.slow
 def test_parties_with_models_of_different_steps_do_not_predict(trained, monkeypatch):
     other = trained.copy(trained.folder.parent / "longer")
     for config in (other.bank, other.platform):
         configure(config, epochs=3)
     train_here(other, monkeypatch)
     shorter = new_rows(trained)
-    configure(trained.bank, epochs=3, wait=3)
+    configure(trained.bank, epochs=3, wait=60)
     configure(trained.platform, address=trained.address, state=str(other.state("platform")),
-              epochs=3, wait=3)  # fmt: skip
-    said, codes, out = predict(trained, shorter)
+              epochs=3, wait=60)  # fmt: skip
+    said, codes, out = predict(trained, shorter, refused=True)
     assert codes["platform"] in (1, 2), said
     assert "steps, here" in said["platform"][1] + said["bank"][1]
     assert not out.exists()

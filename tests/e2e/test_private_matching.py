@@ -1,6 +1,7 @@
 """Ids matched in private: what crosses the line, and a run that goes on with what it has."""
 
 import shutil
+import socket
 
 import numpy as np
 import pytest
@@ -8,9 +9,13 @@ import torch
 
 import parties
 from parties import Pair, Quartet, differences, train_here
-from party_processes import Training
+from party_processes import Running, Training, wait_until
+from peers import Rogue, dial_to
 from tacit import data
+from tacit.errors import LostError
+from tacit.runtime.dialogue import Align
 from tacit.runtime.memory_line import memory_lines
+from tacit.runtime.psi import PsiSide, Secrets
 from tacit.runtime.wrappers import Recording
 
 SETTINGS = {"epochs": 2, "batch_size": 32, "save_every": 10, "matching": "private",
@@ -78,11 +83,85 @@ def test_a_killed_run_goes_on_with_the_matching_that_it_has(tmp_path, monkeypatc
 def test_another_matching_than_a_run_began_with_is_refused(tmp_path, monkeypatch):
     pair = Pair(tmp_path / "pair", **{**SETTINGS, "epochs": 1})
     train_here(pair, monkeypatch)
-    parties.configure(pair.bank, epochs=2, wait=3)
-    parties.configure(pair.platform, epochs=2, wait=3)
-    (pair.state("platform") / "matching.json").unlink()
+    for config in (pair.bank, pair.platform):
+        parties.configure(config, epochs=2, wait=60)
+    for file in pair.state("platform").glob("matching.*"):
+        file.unlink()
     with Training(pair) as training:
-        training.running["bank"].wait_for("began with other common examples")
+        training.running["bank"].wait_for(
+            "refused: round 1 of matching: platform shows 570 ids under another commitment than "
+            "570 before: a state folder matches one set of ids"
+        )
+        assert training.running["platform"].end() == 1
+
+
+def ask(pair, ids, secrets, *, messages=99):
+    """Match ids as a feature party that keeps no rules; return how far it got."""
+    rogue, side = Rogue(dial_to(pair), pair), PsiSide("feature", ids, secrets=secrets)
+    try:
+        rogue.greeted()
+        message = side.start()
+        while message is not None and messages:
+            content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+            rogue.say(Align(sealed=content))
+            message = side.answer(rogue.hear(Align).sealed.numpy().tobytes())
+            messages -= 1
+        return "answered" if messages == 0 or side.done else "refused"
+    except LostError:
+        return rogue.reason
+    finally:
+        rogue.line.close()
+
+
+def test_a_label_party_killed_in_the_middle_of_a_matching_answers_the_same_ids_only(tmp_path):
+    """A process that ends by SIGKILL after its first answer knows later what it has answered."""
+    pair = Pair(tmp_path / "pair", **SETTINGS)
+    ids, secrets = Rogue(None, pair).ids, Secrets()
+    for messages in (2, 3, 99):
+        with Running(pair.bank) as bank:
+            bank.wait_for("listening on")
+            assert ask(pair, ids, secrets, messages=messages) == "answered"
+            for others in (ids[:300], ids[1:]):
+                assert "under another commitment" in ask(pair, others, Secrets())
+            bank.kill()
+    with Running(pair.bank) as bank:
+        bank.wait_for("listening on")
+        assert ask(pair, ids, secrets) == "answered"
+        bank.wait_for("round 1 of matching with platform: 540 ids are common, of 570 here and 570")
+
+
+def test_a_prediction_is_one_round_of_matching(tmp_path, monkeypatch):
+    pair = Pair(tmp_path / "pair", **{**SETTINGS, "epochs": 1})
+    train_here(pair, monkeypatch)
+    steps = pair.checkpoint("bank")[1]
+    ids, rows = Rogue(None, pair).ids, pair.bank.parent / "labels.csv"
+    words = ["predict", str(pair.bank), "--data", str(rows), "--out", str(tmp_path / "scores.csv")]
+    for number in (1, 2):
+        secrets = Secrets()
+        with Running(pair.bank, words=words) as bank:
+            wait_until(lambda: "listening" in bank.said or listens(pair))
+            assert predicting(pair, ids[:300], secrets, steps) == "answered"
+            assert "under another commitment" in predicting(pair, ids[300:], Secrets(), steps)
+            bank.wait_for(f"round {number} of matching with platform: .* here and 300 there")
+
+
+def listens(pair):
+    host, port = pair.address.split(":")
+    with socket.socket() as tried:
+        return tried.connect_ex((host, int(port))) == 0
+
+
+def predicting(pair, ids, secrets, steps):
+    """Match ids for a prediction."""
+
+    class Predicting(Rogue):
+        def greeted(self):
+            self.plan = self.config.plan(classes=2, purpose="predict")
+            return super().greeted(steps)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "Rogue", Predicting)
+        return ask(pair, ids, secrets)
 
 
 def test_three_feature_parties_share_one_order(tmp_path, monkeypatch):

@@ -28,6 +28,16 @@ def test_readme_code_runs(capsys):
     assert "raw" in out or "did not run" in out, "the contract did not notice the fault"
 
 
+def test_the_first_loop_uses_a_protection_that_holds_in_the_table():
+    """What a reader pastes must not be what the page shows to leak; 0.65 is the page's target."""
+    (spec,) = re.findall(r'tacit\.Guard\("(.*?)"', BLOCKS[0])
+    readme = (ROOT / "README.md").read_text()
+    (row,) = [
+        line for line in readme.splitlines() if re.match(rf"\| `{re.escape(spec)}` \| [0-9]", line)
+    ]
+    assert max(map(float, re.findall(r"\d\.\d\d", row))) <= 0.65
+
+
 def test_the_loop_is_ten_lines_around_one():
     loop = BLOCKS[0].split("for _ in range(50):")[1].split("for attack")[0]
     assert len([line for line in loop.splitlines() if line.strip()]) <= 10

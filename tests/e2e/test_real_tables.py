@@ -13,6 +13,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", SETTINGS)
 def test_leakage_with_and_without_marvell(dataset):
     if not find(dataset):
@@ -29,7 +30,7 @@ def test_leakage_with_and_without_marvell(dataset):
     assert settled["cosine"]["mean"] > 0.97
     assert settled["norm"]["mean"] > (0.85 if dataset == "criteo" else 0.7)
     assert marvell["leak"]["norm"]["mean"] < 0.6
-    assert 0.58 < marvell["leak"]["cosine"]["mean"] < 0.7
-    assert marvell["leak"]["energy"]["mean"] > 0.95
+    assert 0.55 < marvell["leak"]["cosine"]["mean"] < 0.7
+    assert marvell["leak"]["energy"]["mean"] > 0.9
     assert first["norm"]["mean"] < 0.6
     assert first["cosine"]["mean"] < 0.7

@@ -179,8 +179,9 @@ def test_a_choice_moves_the_marks_of_a_trade_off(page):
     tab.run(f"{pick}.selectedIndex = {wanted}; {pick}.dispatchEvent(new Event('change'))")
     assert tab.run(title) == names[wanted]
     assert drawn() == expected("norm", "mean")
-    text = tab.run("document.querySelector('.canvas').data[1].text[0]")
-    assert all(part in text for part in ("protect iso(t=1)", "seed 0", "batch_size 64"))
+    text = tab.run("document.querySelector('.canvas').data[1].text[0]").replace("<br>", " ")
+    parts = ("protect iso(t=1)", "seed 0", "batch_size 64")
+    assert all(part in text for part in parts), text
     tab.run(f"{pick}.selectedIndex = 0; {pick}.dispatchEvent(new Event('change'))")
 
 

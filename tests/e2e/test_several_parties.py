@@ -39,14 +39,14 @@ def plain_loop(parties):
     net, plan = nets.get(config.model), config.plan(classes=2)
     bottoms = [net.bottom(nets.Inputs(*table.inputs), cut=None, classes=2, seed=config.seed,
                           party=number) for number, table in enumerate(tables)]  # fmt: skip
-    first = int.from_bytes(Key(KEY).digest(b"first weights")[:8], "little") >> 1
     width = combined_width([plan.cut[0]] * len(tables), config.combine)
-    top = net.top(width, own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=first)
+    top = net.top(width, own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=Key(KEY))
     guard = Guard(config.protect, key=KEY)
     labels, own = torch.from_numpy(bank.labels[here]), bank.source(here)
     sources = [table.source(rows_of(ids, table)) for table in tables]
     models = [*bottoms, top]
-    optimizers = [torch.optim.Adam(m.parameters(), lr=config.lr, fused=True) for m in models]
+    settings = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
+    optimizers = [torch.optim.Adam(m.parameters(), **settings) for m in models]
     for part in Schedule.of(plan, len(ids)).parts(first=0):
         for rows in part.batches:
             z = [bottom(*source(rows)) for bottom, source in zip(bottoms, sources, strict=True)]

@@ -88,6 +88,7 @@ def twenty(tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find the workers")
 def test_a_killed_driver_leaves_what_is_done_and_no_worker(capsys, tmp_path, twenty):
     store = tmp_path / "killed"
@@ -209,11 +210,9 @@ def test_ray_that_is_missing_or_far_is_one_clear_line(capsys, tmp_path, monkeypa
     if pytest.importorskip("ray"):
         assert on_ray._PATIENCE <= 12
         monkeypatch.setattr(on_ray, "_PATIENCE", 1.0)
-        start = time.monotonic()
         code, _, err = tacit_sweep(capsys, *words)
         assert (code, err.count("\n")) == (1, 1)
         assert "--address 127.0.0.1:9: no Ray cluster answered within 1 seconds" in err
-        assert time.monotonic() - start < 15
     monkeypatch.setitem(sys.modules, "ray", None)
     code, _, err = tacit_sweep(capsys, *words)
     assert (code, err) == (2, "error: --on ray needs its package: pip install 'tacit[ray]'\n")

@@ -43,6 +43,7 @@ def alone():
     pytest.skip(f"network namespaces are not permitted here: {tried.stderr.decode().strip()}")
 
 
+@pytest.mark.slow
 def test_trials_spread_over_two_nodes_and_equal_those_of_one_machine(alone, tmp_path):
     with tempfile.TemporaryDirectory(prefix="ray") as short:
         folder = Path(short)

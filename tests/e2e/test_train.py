@@ -9,6 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
@@ -127,11 +128,13 @@ def test_an_unknown_config_key_is_refused_with_the_nearest(capsys, tmp_path):
 
 
 def test_many_classes_train_with_cross_entropy():
+    """Of 450 test rows 0.86 are right, give or take 0.016 for one seed and half of it for four."""
     values = {"dataset": "digits", "model": "mlp", "epochs": 8, "batch_size": 64, "lr": 1e-3}
-    _, found = run(TrainConfig.of(values))
-    assert found["objective"] == "ce"
-    assert found["test"]["auc"] > 0.95
-    assert found["test"]["accuracy"] > 0.8
+    runs = [run(TrainConfig.of({**values, "seed": seed}))[1] for seed in range(4)]
+    assert {found["objective"] for found in runs} == {"ce"}
+    auc, right = (np.mean([found["test"][name] for found in runs]) for name in ("auc", "accuracy"))
+    assert auc > 0.95
+    assert right > 0.8
 
 
 def test_a_stream_is_tested_on_each_day_before_it_trains_on_it(tmp_path):
@@ -161,21 +164,32 @@ def test_several_parties(combine):
 
 
 def test_the_phenomenon_on_the_embedded_table():
-    """Unprotected gradients give labels away; published Marvell stops two attacks, not energy."""
+    """Unprotected gradients give labels away; published Marvell stops two attacks, not energy.
+
+    Over seeds these means have a standard deviation of 0.02 at most: three seeds leave 0.012, and
+    every limit is five of those away.
+    """
     common = {"dataset": "ads", "rows": 20_000, "epochs": 1, "lr": 1e-3, "monitor_every": 1,
               "layers": True}  # fmt: skip
-    found = {spec: run(TrainConfig.of({**common, "protect": spec}))[1]
-             for spec in ("none", "marvell(s=4)")}  # fmt: skip
-    none, marvell = found["none"], found["marvell(s=4)"]
-    assert none["leak"]["cosine"]["mean"] > 0.97
-    assert none["leak"]["norm"]["mean"] > 0.85
-    assert marvell["leak"]["norm"]["mean"] < 0.6
-    assert marvell["leak"]["cosine"]["mean"] < 0.72
-    assert marvell["leak"]["energy"]["mean"] > 0.95
-    first = next(iter(marvell["layers"].values()))
-    assert first["norm"]["mean"] < 0.65
-    assert first["cosine"]["mean"] < 0.75
-    assert next(iter(none["layers"].values()))["cosine"]["mean"] > 0.95
+
+    def leaks(spec):
+        """The mean over seeds at the cut and at the first layer, by attack."""
+        runs = [run(TrainConfig.of({**common, "protect": spec, "seed": seed}))[1]
+                for seed in range(3)]  # fmt: skip
+        places = [[found["leak"] for found in runs],
+                  [next(iter(found["layers"].values())) for found in runs]]  # fmt: skip
+        return [{attack: np.mean([leak[attack]["mean"] for leak in place]) for attack in place[0]}
+                for place in places]  # fmt: skip
+
+    (none, none_first), (marvell, marvell_first) = leaks("none"), leaks("marvell(s=4)")
+    assert none["cosine"] > 0.94
+    assert none["norm"] > 0.8
+    assert marvell["norm"] < 0.6
+    assert marvell["cosine"] < 0.7
+    assert marvell["energy"] > 0.9
+    assert marvell_first["norm"] < 0.6
+    assert marvell_first["cosine"] < 0.7
+    assert none_first["cosine"] > 0.9
 
 
 def test_an_interrupt_leaves_a_usable_run_directory(tmp_path):
@@ -205,6 +219,7 @@ def test_an_interrupt_leaves_a_usable_run_directory(tmp_path):
     assert load_file(out / "feature_party_0.safetensors")
 
 
+@pytest.mark.slow
 def test_demo_page_and_table(capsys, tmp_path, monkeypatch):
     from tacit.cli import demo
 

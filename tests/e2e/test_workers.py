@@ -11,6 +11,7 @@ def _a_cache_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_been(tmp_path, monkeypatch):
     """Bit for bit, against the same workers undisturbed, as threads of this process."""
     bank = {"protect": "marvell(s=4)", "attacks": []}
@@ -27,7 +28,7 @@ def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_been(tmp_
         crew.finish()
     train_here(alone, monkeypatch)
     assert not differences(run, alone)
-    assert run.read("bank", "results.json")["ledger"]["releases"] == len(run.journal())
+    assert run.read("bank", "results.json")["ledger"]["releases"] == len(run.releases())
     assert not (run.state("bank") / "worker-1" / "journal").exists()
     assert not list((run.state("bank") / "worker-1").glob("*.key"))
 

@@ -1,5 +1,7 @@
 """Ten classes in training: k-means loses the gradients of the digits, the model hardly suffers."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from tacit.attack.clustering import KMeans
 TRAIN, BATCH, EPOCHS, JUDGED = 1437, 128, 15, 3
 
 
+@cache
 def trained(spec, *, seed):
     """Return test accuracy, and how well k-means sorts an early epoch's gradients."""
     x, y = (torch.from_numpy(np.asarray(part)) for part in load_digits(return_X_y=True))
@@ -42,8 +45,11 @@ def trained(spec, *, seed):
 
 @pytest.mark.parametrize("spec", ["marvell(s=4)", "marvell(s=4, covariance=full)"])
 def test_digits_are_hidden_from_k_means_at_little_cost(spec):
-    plain, protected = trained("none", seed=0), trained(spec, seed=0)
+    plain, protected = (
+        np.mean([trained(each, seed=seed) for seed in range(3)], axis=0) for each in ("none", spec)
+    )
     assert plain[1] > 0.9
     assert protected[1] < 0.4
-    # 360 test rows at 95% have a standard error of 0.011: three of them and two points.
+    # 360 test rows at 92% have a standard error of 0.014, the difference of the means of three
+    # seeds one of 0.012: three of them and two points.
     assert protected[0] > plain[0] - 0.055

@@ -17,11 +17,14 @@ TABLE = {
 }
 
 
+SPECS = ["none", "iso(t=1)", "max_norm", "marvell(s=4)", "marvell(s=4, covariance=full)"]
+
+
 def test_the_table_is_there():
-    assert list(TABLE) == ["none", "iso(t=1)", "max_norm", "marvell(s=4)"]
+    assert list(TABLE) == SPECS
 
 
-@pytest.mark.parametrize("spec", ["none", "iso(t=1)", "max_norm", "marvell(s=4)"])
+@pytest.mark.parametrize("spec", SPECS)
 def test_table(spec):
     monitor = LeakMonitor(ATTACKS)
     for seed in range(24):

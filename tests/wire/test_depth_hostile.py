@@ -14,22 +14,17 @@ from peers import (
     finished,
     honest,
     short,
-    surroundings,
     tensor,
     train,
-    undisturbed,
 )
 from tacit.errors import LostError
 from tacit.runtime.dialogue import Release, Train
 from tacit.runtime.frames import decode
 from tacit.runtime.memory_line import memory_lines
+from tacit.runtime.schedule import Schedule
 from tacit.runtime.wrappers import Recording
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory):
-    with surroundings(tmp_path_factory):
-        yield
+pytestmark = pytest.mark.usefixtures("around")
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -42,16 +37,6 @@ def fresh(depth, tmp_path_factory):
     return Pair(tmp_path_factory.mktemp("fresh") / "pair", rows=300, epochs=2, batch_size=32,
                 save_every=4, test_percent=20, wait=60, depth=depth,
                 bank={"attacks": []})  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def wanted(fresh, tmp_path_factory):
-    return undisturbed(fresh, tmp_path_factory.mktemp("wanted") / "pair")
-
-
-@pytest.fixture
-def pair(fresh, tmp_path):
-    return fresh.copy(tmp_path / "pair")
 
 
 class Gate:
@@ -103,7 +88,7 @@ def test_one_step_more_is_refused_and_nothing_is_released_for_it(pair, depth):
     assert heard == [0]
     assert f"the plan lets {depth} steps be under way and step {depth + 1} is one more" in reason
     assert "step 1 must have its release first" in reason
-    assert [step for _, step, _, _ in pair.journal()] == [0, 1]
+    assert pair.releases() == [0, 1]
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5, 8])
@@ -155,13 +140,22 @@ def test_a_released_step_is_refused_with_another_embedding_after_a_return(pair, 
         finished(bank, wanted)
 
 
-def test_a_budget_ends_both_sides_after_the_same_step(pair):
-    configure(pair.bank, protect="marvell(s=4, covariance=full)", budget="sum_kl=1")
+@pytest.mark.parametrize("every", [2, 60])
+def test_a_budget_ends_both_sides_where_the_plan_does_whatever_the_labels(pair, every):
+    """Every second row positive, or so few that most batches have none."""
+    table = pair.bank.parent / "labels.csv"
+    head, *rows = table.read_text().splitlines()
+    cells = [row.split(",") for row in rows]
+    for number, row in enumerate(cells):
+        row[1] = "no" if number % every else "yes"
+    table.write_text("\n".join([head, *map(",".join, cells)]) + "\n")
+    configure(pair.bank, protect="marvell(sum_kl=0.5, covariance=full)", budget="sum_kl=1")
     with Bank(pair) as bank:
         found = honest(bank)
         ended = bank.end()
-    assert ended["ended"].startswith("budget sum_kl=1")
-    assert found["ended"] == "ended by the label party"
-    assert found["steps"] == ended["steps"]
+    assert ended["ended"] == found["ended"] == "finished"
+    agreed = Schedule.of(bank.company.plan, ended["common"]).steps
+    assert found["steps"] == ended["steps"] == len(pair.releases()) == agreed
     assert pair.checkpoint("bank")[1] == pair.checkpoint("platform")[1] == found["steps"]
-    assert len(pair.journal()) == found["steps"] > 0
+    assert ended["planned"]["allowed"] == 2
+    assert ended["ledger"]["sum_kl"] <= 1 + 1e-9

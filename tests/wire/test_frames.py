@@ -20,12 +20,13 @@ from tacit.runtime.dialogue import (
     Hello,
     Kind,
     Predict,
+    Records,
     Refuse,
     Release,
     Train,
 )
 from tacit.runtime.frames import HEADER_BYTES, Limits, decode, encode
-from tacit.runtime.messages import Embedding, Gradient
+from tacit.runtime.messages import RECORD_BYTES, Embedding, Gradient
 from tacit.runtime.protocol import Protocol, State
 
 FUZZ = int(os.environ.get("TACIT_FUZZ", "6000"))
@@ -44,14 +45,25 @@ def train(step=3, of=None):
     return Train(Embedding(step=step, values=values(1, 2) if of is None else of))
 
 
-def release(step=3, of=None):
-    return Release(Gradient(step=step, values=values(1, 2) if of is None else of))
+def release(step=3, of=None, record=None):
+    of = values(1, 2) if of is None else of
+    return Release(Gradient(step=step, values=of, record=record))
+
+
+RECORD = bytes(range(RECORD_BYTES))
+
+
+def records(count=9, many=2):
+    return Records(
+        count=count, values=torch.frombuffer(bytearray(RECORD * many), dtype=torch.uint8)
+    )
 
 
 HELLO = Hello(versions=(1,), party="clinic", plan_digest=DIGEST, resume_point=41)
 EXAMPLES = {
     "hello": HELLO,
     "hello, fresh": Hello(versions=(1, 2), party="bank", plan_digest=DIGEST),
+    "hello, one of several": Hello(versions=(2,), party="b", plan_digest=DIGEST, number=7),
     "align, count": Align(count=512),
     "align, texts": Align(count=2, ids=("a", "ü")),
     "align, numbers": Align(count=2, ids=torch.tensor([7, -1])),
@@ -59,8 +71,14 @@ EXAMPLES = {
     "align, held": Align(held="0123456789abcdef" * 4),
     "train": train(),
     "release": release(),
+    "release, recorded": release(record=RECORD),
     "evaluate": Evaluate(part=1, values=values(1, 2)),
     "evaluate, receipt": Evaluate(part=1),
+    "evaluate, note": Evaluate(part=1, note="test auc 0.70"),
+    "evaluate, record": Evaluate(part=1, record=RECORD),
+    "evaluate, both": Evaluate(part=1, note="ü", record=RECORD),
+    "records": records(many=1),
+    "records, count": Records(count=9),
     "predict": Predict(part=0, values=values(1, 2)),
     "predict, receipt": Predict(part=0),
     "checkpoint": Checkpoint(step=9),
@@ -98,6 +116,7 @@ def test_the_examples_cover_every_kind():
 texts = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=30)
 shapes = st.lists(st.integers(1, 5), min_size=2, max_size=4).map(tuple)
 steps = st.integers(0, 2**63 - 1)
+record = st.binary(min_size=RECORD_BYTES, max_size=RECORD_BYTES)
 
 
 @st.composite
@@ -123,8 +142,11 @@ messages = st.one_of(
         lambda ids: Align(count=len(ids), ids=torch.tensor(ids, dtype=torch.int64))
     ),
     st.builds(train, steps, tensors()),
-    st.builds(release, steps, tensors()),
+    st.builds(release, steps, tensors(), st.none() | record),
     st.builds(Evaluate, part=steps, values=st.none() | tensors()),
+    st.builds(Evaluate, part=steps, note=st.none() | texts, record=st.none() | record),
+    st.builds(records, steps, st.integers(1, 5)),
+    st.builds(Records, count=steps),
     st.builds(Predict, part=steps, values=st.none() | tensors()),
     st.builds(Checkpoint, step=steps),
     st.builds(Refuse, reason=texts),
@@ -182,10 +204,10 @@ def test_narrowing_to_infinity_is_refused():
         encode(train(of=torch.full((1, 1), 3.4e38)), narrow=True)
 
 
-# --- version 1 on the wire, byte by byte ---
+# --- version 2 on the wire, byte by byte ---
 
 # Groups: kind, flags, dtype and dims, zero, step, shape, body length, body.
-HEAD = "544143540100"  # magic and version
+HEAD = "544143540200"  # magic and version
 GOLDEN = {
     "hello": (
         "0100 0000 0000 00000000 0000000000000000 00000000000000000000000000000000 8400000000000000"
@@ -200,6 +222,13 @@ GOLDEN = {
         "6261626162616261626162616261626162616261626162616261626162616261626162616261"
         "62616261626162616261626162616261626162222c22726573756d655f706f696e74223a6e75"
         "6c6c2c2276657273696f6e73223a5b312c325d7d"
+    ),
+    "hello, one of several": (
+        "0100 0000 0000 00000000 0000000000000000 00000000000000000000000000000000 8c00000000000000"
+        " 7b226e756d626572223a372c227061727479223a2262222c22706c616e5f646967657374223a"
+        "2261626162616261626162616261626162616261626162616261626162616261626162616261"
+        "626162616261626162616261626162616261626162616261626162222c22726573756d655f70"
+        "6f696e74223a6e756c6c2c2276657273696f6e73223a5b325d7d"
     ),
     "align, count": (
         "0200 0000 0000 00000000 0000000000000000 00000000000000000000000000000000 0d00000000000000"
@@ -254,6 +283,29 @@ GOLDEN = {
         "0900 0000 0000 00000000 0000000000000000 00000000000000000000000000000000 0f00000000000000"
         " 7b22726561736f6e223a226e6f227d"
     ),
+    "release, recorded": (
+        "0400 0200 0102 00000000 0300000000000000 01000000020000000000000000000000 7800000000000000"
+        f" 000080bf00000040 {RECORD.hex()}"
+    ),
+    "evaluate, note": (
+        "0500 0000 0000 00000000 0100000000000000 00000000000000000000000000000000 1800000000000000"
+        " 7b226e6f7465223a22746573742061756320302e3730227d"
+    ),
+    "evaluate, record": (
+        "0500 0000 0000 00000000 0100000000000000 00000000000000000000000000000000 ed00000000000000"
+        f" 7b227265636f7264223a22 {RECORD.hex().encode().hex()} 227d"
+    ),
+    "evaluate, both": (
+        "0500 0000 0000 00000000 0100000000000000 00000000000000000000000000000000 f900000000000000"
+        f" 7b226e6f7465223a22c3bc222c 227265636f7264223a22 {RECORD.hex().encode().hex()} 227d"
+    ),
+    "records": (
+        "0b00 0000 0601 00000000 0900000000000000 70000000000000000000000000000000 7000000000000000"
+        f" {RECORD.hex()}"
+    ),
+    "records, count": (
+        "0b00 0000 0000 00000000 0900000000000000 00000000000000000000000000000000 0000000000000000"
+    ),
     "bye": (
         "0a00 0000 0000 00000000 0000000000000000 00000000000000000000000000000000 0000000000000000"
     ),
@@ -261,7 +313,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_golden_bytes_of_version_1(name):
+def test_golden_bytes_of_version_2(name):
     assert encode(EXAMPLES[name]).hex() == HEAD + GOLDEN[name].replace(" ", "")
     assert content(decode(bytes.fromhex(HEAD + GOLDEN[name]))) == content(EXAMPLES[name])
 
@@ -347,11 +399,11 @@ MALFORMED = {
     "trailing bytes after nothing": (encode(Bye()) + b"\0", "must have 0 bytes, got 1"),
     "wrong magic": (changed(Bye(), magic=b"HTTP"), "begins with b'TACT', got b'HTTP'"),
     "a pickle": (b"\x80\x04\x95" + bytes(60), "begins with"),
-    "version 0": (changed(Bye(), version=0), "version must be 1, got 0"),
-    "future version": (changed(Bye(), version=2), "version must be 1, got 2"),
-    "kind 0": (changed(Bye(), kind=0), "kind must be 1 to 10, got 0"),
-    "unknown kind": (changed(Bye(), kind=11), "kind must be 1 to 10, got 11"),
-    "unknown flag": (changed(train(), flags=2), "unknown flags"),
+    "version 1": (changed(Bye(), version=1), "version must be 2, got 1"),
+    "future version": (changed(Bye(), version=3), "version must be 2, got 3"),
+    "kind 0": (changed(Bye(), kind=0), "kind must be 1 to 11, got 0"),
+    "unknown kind": (changed(Bye(), kind=12), "kind must be 1 to 11, got 12"),
+    "unknown flag": (changed(train(), flags=4), "unknown flags"),
     "spare bytes used": (changed(Bye(), zero=1), "unknown flags"),
     "unknown dtype": (changed(train(), dtype=7), "dtype code must be 0 to 6, got 7"),
     "int64 embedding": (changed(train(of=values(1, 1, dtype=torch.float64)), dtype=5), "floating"),
@@ -374,6 +426,42 @@ MALFORMED = {
     "a tensor where none belongs": (changed(train(), kind=10, step=0), "cannot carry a tensor"),
     "no tensor in train": (changed(Checkpoint(step=1), kind=3), "must carry a tensor"),
     "a shape without a dtype": (changed(Bye(), dims=1, a=1), "without a dtype"),
+    "a record after an embedding": (
+        changed(train(), floats(1, 1) + RECORD, flags=2),
+        "carries no record",
+    ),
+    "a release without its record": (changed(release(), flags=2), "length must be 120, got 8"),
+    "half a record after a release": (
+        changed(release(record=RECORD), floats(1, 1) + RECORD[:-1]),
+        "length must be 120, got 119",
+    ),
+    "half a record": (
+        changed(Records(count=1), RECORD[:-1], dtype=6, dims=1, a=111),
+        "1 to 4096 records of 112 bytes, got 111",
+    ),
+    "too many records": (
+        changed(Records(count=1), RECORD * 4097, dtype=6, dims=1, a=4097 * 112),
+        "1 to 4096 records",
+    ),
+    "records as numbers": (
+        changed(Records(count=1), bytes(8), dtype=5, dims=1, a=1),
+        "records uint8",
+    ),
+    "records as text": (changed(Records(count=1), b"{}"), "must carry a tensor or nothing"),
+    "a negative count of records": (changed(Records(count=1), step=-1), "a step must be"),
+    "a note that is none": (
+        changed(Evaluate(part=1, note="x"), b'{"note":null}'),
+        "a note must be text",
+    ),
+    "a record in capitals": (
+        changed(Evaluate(part=1, note="x"), b'{"record":"AB"}'),
+        "must be hexadecimal",
+    ),
+    "a record too short": (
+        changed(Evaluate(part=1, note="x"), b'{"record":"ab"}'),
+        "a record has 112 bytes",
+    ),
+    "a receipt with more": (changed(Evaluate(part=1, note="x"), b'{"labels":"1"}'), "has the keys"),
     "narrowed text": (changed(HELLO, flags=1), "without a dtype has a shape or flags"),
     "narrowed float64": (
         changed(train(of=values(1, 2, dtype=torch.float64)), flags=1),

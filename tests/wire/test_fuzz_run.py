@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
 
 
+@pytest.mark.slow
 def test_mutated_frames_are_refused_and_change_nothing():
     words = ["--frames", "2000", "--conversations", "80", "--seed", "1"]
     done = subprocess.run(  # noqa: S603

@@ -10,7 +10,6 @@ import pytest
 
 from lines import LIMITS, PATIENCE, connect, connected, listening, make_world, tls, who
 from tacit.errors import InputError, LostError, PeerError, SilenceError, UsageError
-from tacit.runtime import grpc_listener
 from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_line import dial
 from tacit.runtime.grpc_listener import Listener
@@ -150,7 +149,7 @@ def test_a_taken_port_is_noticed_at_once(world):
 def test_where_nobody_listens_it_may_be_tried_again_but_not_at_an_unknown_host(world):
     with socket.create_server(HERE) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(LostError, match=r"not answered within 0\.3 s"):
+        with pytest.raises(LostError, match=r"gave no answer within 0\.3 s"):
             connect(world, address, timeout=0.3)
     with pytest.raises(LostError, match="nobody listens"):
         connect(world, address)
@@ -223,8 +222,12 @@ def open_silent(world, address):
 
 
 def open_tls(world, address):
-    context = tls(world, "spy")
-    return context.wrap_socket(open_silent(world, address), server_hostname="bank.tacit")
+    plain = open_silent(world, address)
+    try:
+        return tls(world, "spy").wrap_socket(plain, server_hostname="bank.tacit")
+    except OSError:  # it had to make room for another
+        plain.close()
+        return plain
 
 
 def open_call(world, address):
@@ -244,30 +247,3 @@ def test_a_hundred_connections_do_not_disturb_the_honest_line(world, open_one):
             for one in many:
                 stack.callback(one.close)
             await_more()
-
-
-def test_connections_beyond_the_most_are_refused(world, monkeypatch):
-    monkeypatch.setattr(grpc_listener, "MOST_CONNECTIONS", 5)
-    with listening(world) as listener, ExitStack() as stack:
-        line = stack.enter_context(connect(world, listener.address))
-        place = ("127.0.0.1", listener.port)
-        for _ in range(8):
-            last = stack.enter_context(socket.create_connection(place, timeout=PATIENCE))
-        assert hung_up(last)
-        rounds(line, listener.accept(timeout=PATIENCE))
-
-
-def test_a_connection_that_never_shakes_hands_loses_its_place(world, monkeypatch):
-    monkeypatch.setattr(grpc_listener, "HANDSHAKE", 200)
-    with listening(world) as listener:
-        place = ("127.0.0.1", listener.port)
-        with socket.create_connection(place, timeout=PATIENCE) as slow:
-            slow.sendall(b"\x16\x03\x01")  # as far as the start of a client's hello
-            assert hung_up(slow)
-
-
-def hung_up(plain):
-    try:
-        return plain.recv(1) == b""
-    except ConnectionResetError:
-        return True

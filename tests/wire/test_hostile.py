@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from peers import Bank, finished, fresh_pair, honest, surroundings, tensor, train, undisturbed
-from tacit.errors import LostError
+from peers import Bank, finished, honest, tensor, train
+from tacit.cli import main
+from tacit.errors import LostError, PeerError
 from tacit.runtime.dialogue import (
     Align,
     Bye,
@@ -28,20 +29,8 @@ STOP = 6  # steps of the honest party before it is interrupted; the last checkpo
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory):
-    with surroundings(tmp_path_factory) as patch:
-        patch.setattr("tacit.runtime.clear_ids.MOST_IDS", 20_000)
-        yield
-
-
-@pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
-    return fresh_pair(tmp_path_factory.mktemp("fresh") / "pair")
-
-
-@pytest.fixture(scope="module")
-def wanted(fresh, tmp_path_factory):
-    return undisturbed(fresh, tmp_path_factory.mktemp("wanted") / "pair")
+def _surroundings(around):
+    around.setattr("tacit.runtime.clear_ids.MOST_IDS", 20_000)
 
 
 def header(rogue, at, **changes):
@@ -117,6 +106,7 @@ class Case:
     says: str
 
 
+OTHER = "platform shows other ids from number 1 on than before: .*--match-again"
 UNKNOWN = Align(count=2, ids=("nobody", "nobody either"))
 CASES = {
     "another plan": Case(at_start(lambda r: r.hello(plan_digest="0" * 64)), "the plans differ"),
@@ -148,10 +138,7 @@ CASES = {
     "numbers as ids": Case(
         when_greeted(Align(count=2, ids=torch.tensor([1, 2]))), "ids are numbers there and text"
     ),
-    "nothing in common": Case(aligned(lambda _: ("x", "y")), "have no id in common"),
-    "too little in common": Case(aligned(lambda ids: ids[:9]), "fewer than one batch|other common"),
     "another count": Case(when_greeted(Align(count=999)), "must agree on 0 common ids, got 999"),
-    "ids without end": Case(align_without_end, "showed more than 20000 ids"),
     "a negative shape": Case(
         when_ready(lambda r, step: header(r, step, a=-32)), "every dimension must be 1 or more"
     ),
@@ -219,7 +206,15 @@ LATER = {
     "a step that lies back": Case(
         when_ready(lambda r, step: train(step - 1, tensor(*r.cut))), "goes back behind step"
     ),
-    "other examples": Case(aligned(lambda ids: ids[:200]), "began with other common examples"),
+    "other examples": Case(aligned(lambda ids: ids[:200]), OTHER),
+    "unknown ids": Case(aligned(lambda _: ("x", "y")), OTHER),
+    "more ids": Case(aligned(lambda ids: (*ids, *map(str, range(1024)))), OTHER),
+    "other ids without end": Case(align_without_end, OTHER),
+}
+FIRST = {
+    "nothing in common": Case(aligned(lambda _: ("x", "y")), "have no id in common"),
+    "too little in common": Case(aligned(lambda ids: ids[:9]), "fewer than one batch"),
+    "ids without end": Case(align_without_end, "showed more than 20000 ids"),
 }
 
 
@@ -242,6 +237,27 @@ def test_a_rogue_before_the_run_changes_nothing(fresh, wanted, tmp_path):
         for case in CASES.values():
             refuse(bank, case)
         finished(bank, wanted)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_ids_are_the_only_ones_until_the_operator_says_otherwise(
+    fresh, wanted, tmp_path, name
+):
+    """Every other set would be one more question about who is in the label party's table."""
+    pair = fresh.copy(tmp_path / "pair")
+    with Bank(pair) as bank:
+        refuse(bank, FIRST[name])
+        with pytest.raises(PeerError, match=r"shows other ids .* tacit party CONFIG --match-again"):
+            honest(bank)
+        bank.stop()
+    with Bank(pair) as bank:  # nor after a restart
+        with pytest.raises(PeerError, match="shows other ids"):
+            honest(bank)
+        bank.stop()
+    assert main(["party", str(pair.bank), "--match-again"]) == 0
+    with Bank(pair) as bank:
+        finished(bank, wanted)
+        assert bank.said("round 2 of matching with platform: 270 ids are common, of 285 here")
 
 
 @pytest.mark.parametrize("name", CASES | LATER)

@@ -11,11 +11,9 @@ from peers import (
     LONG,
     Rogue,
     dial_to,
-    fresh_pair,
     honest,
     listener,
     short,
-    surroundings,
     tensor,
 )
 from tacit.errors import LostError, PeerError, UsageError
@@ -26,25 +24,17 @@ from tacit.runtime.dialogue import (
     Evaluate,
     Heartbeat,
     Hello,
+    Records,
     Refuse,
     Release,
     Train,
 )
 from tacit.runtime.frames import encode
 from tacit.runtime.memory_line import memory_lines
-from tacit.runtime.messages import Gradient
+from tacit.runtime.messages import RECORD_BYTES, Gradient
 from tacit.study.party_config import read_party_config
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory):
-    with surroundings(tmp_path_factory):
-        yield
-
-
-@pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
-    return fresh_pair(tmp_path_factory.mktemp("fresh") / "pair")
+pytestmark = pytest.mark.usefixtures("around")
 
 
 class Liar(Rogue):
@@ -64,6 +54,7 @@ class Liar(Rogue):
         """Do everything right up to the first step and return it."""
         self.greet()
         self.match()
+        self.say(Records(count=self.hear(Records).count))
         return self.hear(Train)
 
     def serve(self, steps):
@@ -137,6 +128,33 @@ def after(steps, *things):
     return lambda liar: (liar.serve(steps), liar.say(*things))
 
 
+def compared(*answers):
+    """Do everything right up to the records, and then answer otherwise."""
+
+    def act(liar):
+        liar.greet()
+        liar.match()
+        for answer in answers:
+            liar.hear(Records)
+            liar.say(answer)
+
+    return act
+
+
+def numbered(number):
+    """Return the bytes of a record that only looks like one."""
+    return number.to_bytes(8, "little") + bytes(RECORD_BYTES - 8)
+
+
+def records(count, *numbers):
+    values = torch.frombuffer(bytearray(b"".join(map(numbered, numbers))), dtype=torch.uint8)
+    return Records(count=count, values=values)
+
+
+def recorded(number):
+    return Release(Gradient(step=0, values=tensor(32, 32), record=numbered(number)))
+
+
 RIGHT = gradient(0, tensor(32, 32))
 LIES = {
     "garbage": (instead_of_hello(b"SSH-2.0-OpenSSH_9.6\r\n"), "a frame was refused"),
@@ -180,6 +198,15 @@ LIES = {
         after(3, gradient(4, tensor(32, 32))), "must be of step 3, got step 4"
     ),
     "a receipt for nothing": (after(4, Evaluate(part=0)), "evaluate is not allowed"),
+    "more records, unseen": (
+        compared(Records(count=3)), "neither takes those that it lacks nor sends"
+    ),
+    "the same records without end": (
+        compared(records(9, 0), records(9, 0)), "neither takes those that it lacks nor sends"
+    ),
+    "records with a gap": (compared(records(9, 0, 2)), "record 2 of .* came where 1 was due"),
+    "records from the middle": (compared(records(9, 7)), "record 7 of .* came where 0 was due"),
+    "a release with another record": (as_gradient(recorded(4)), "record 4 of .* where 0 was due"),
     "another checkpoint": (after(4, Checkpoint(step=2)), "of the last step, 3, got 2"),
 }  # fmt: skip
 

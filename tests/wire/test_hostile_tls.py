@@ -10,19 +10,17 @@ from contextlib import suppress
 
 import pytest
 
+from knocking import ELSEWHERE, HERE, returning
 from peers import (
     LONG,
     TIMINGS,
     Bank,
     Rogue,
     finished,
-    fresh_pair,
     honest,
     short,
-    surroundings,
     tensor,
     train,
-    undisturbed,
 )
 from tacit.errors import LostError, PeerError, TacitError
 from tacit.runtime.frames import Limits, encode
@@ -30,26 +28,7 @@ from tacit.runtime.grpc_line import dial
 from tacit.runtime.identity import load_identity, make_party
 from tacit.study.party_config import read_party_config
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _surroundings(tmp_path_factory):
-    with surroundings(tmp_path_factory):
-        yield
-
-
-@pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
-    return fresh_pair(tmp_path_factory.mktemp("fresh") / "pair")
-
-
-@pytest.fixture(scope="module")
-def wanted(fresh, tmp_path_factory):
-    return undisturbed(fresh, tmp_path_factory.mktemp("wanted") / "pair")
-
-
-@pytest.fixture
-def pair(fresh, tmp_path):
-    return fresh.copy(tmp_path / "pair")
+pytestmark = pytest.mark.usefixtures("around")
 
 
 def address_of(pair):
@@ -156,6 +135,18 @@ def test_a_storm_at_the_door_does_not_disturb_the_training(pair, wanted, capfd):
     capfd.readouterr()  # gRPC says on standard error why a handshake failed
 
 
+@pytest.mark.parametrize("source", [ELSEWHERE, HERE])
+def test_silent_connections_that_come_again_and_again_do_not_keep_the_party_out(
+    pair, wanted, source
+):
+    with Bank(pair, tls=True) as bank, returning(address_of(pair)[1], source=source) as count:
+        deadline = time.monotonic() + LONG
+        while count[0] < 400 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        honest(bank, stop=4)
+        finished(bank, wanted)
+
+
 def test_many_lines_at_once_leave_room_for_the_honest_one(pair, wanted):
     with Bank(pair, tls=True, timings=short(greeting=0.5)) as bank:
         threads = [threading.Thread(target=lambda: _try(bank)) for _ in range(24)]
@@ -178,8 +169,8 @@ import sys
 from tacit.errors import TacitError
 from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_line import dial
-from tacit.study.company import identity_of
 from tacit.study.party_config import read_party_config
+from tacit.study.party_identity import identity_of
 from pathlib import Path
 
 config = read_party_config(Path(sys.argv[1]))
@@ -202,6 +193,7 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 def test_a_flood_of_large_frames_takes_bounded_memory(pair, wanted):
     """The label party does not even read: what waits for it must not pile up."""
     busy, reached = threading.Event(), threading.Event()

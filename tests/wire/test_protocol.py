@@ -22,6 +22,7 @@ from tacit.runtime.dialogue import (
     Hello,
     Kind,
     Predict,
+    Records,
     Refuse,
     Release,
     Train,
@@ -70,6 +71,7 @@ def fitting(kind, role, step=0, again=False):
         Kind.EVALUATE: lambda: Evaluate(part=4, values=receipt),
         Kind.PREDICT: lambda: Predict(part=4, values=receipt),
         Kind.CHECKPOINT: lambda: Checkpoint(step=last),
+        Kind.RECORDS: lambda: Records(count=7),
         Kind.HEARTBEAT: Heartbeat,
         Kind.REFUSE: lambda: Refuse(reason="no"),
         Kind.BYE: Bye,
@@ -502,10 +504,10 @@ def test_golden_plan_of_version_1():
     assert PLAN.to_json() == (
         '{"batch_size":1024,"cut":[128],"epochs":5,"matching":"private","order_seed":7,"order_version":1,'
         '"plan_version":1,"purpose":"train","save_every":200,"test_percent":20,"wire_bits":32,'
-        '"wire_version":1}'
+        '"wire_version":2}'
     )
     assert PLAN.digest() == hashlib.sha256(PLAN.to_json().encode()).hexdigest()
-    assert PLAN.digest() == "d4713e222d3f2558738f5aebc06cc1eab75b007c0cbf55bacec5297fc9022741"
+    assert PLAN.digest() == "a5f57f17b6e824e6168a5253830f7f569b3a3ee01a0ca736cd1adafb7758b12b"
     assert hello(plan_digest=PLAN.digest())
 
 
@@ -513,7 +515,7 @@ def test_golden_plan_with_a_depth():
     """A depth of 1 is the plan as it was before; any other is one more field."""
     deep = dataclasses.replace(PLAN, depth=4)
     assert deep.to_json() == PLAN.to_json().replace('"epochs"', '"depth":4,"epochs"')
-    assert deep.digest() == "4b8922386c846f7af3725dc4202106453c6f71d7b94e3b0e939ecf2c893b3360"
+    assert deep.digest() == "52b089eb98f3e6eafc4b22f001026de274d760deb62be320dda7432adb951443"
     assert '"depth":1,' in PLAN.described()
     assert Plan.from_json(PLAN.to_json()).depth == 1
 

@@ -8,6 +8,7 @@ from tacit.attack.scoring import Cosine, Hint, Majority, Mean, Median, Norm
 from tacit.attack.clustering import KMeans
 from tacit.attack.completion import Completion
 from tacit.attack.crossfit import cross_fit, cross_fit_probabilities, prediction_baseline
+from tacit.attack.lowbits import LowBits
 from tacit.attack.matching import Exploit, Unsplit
 from tacit.attack.memory import Memory
 from tacit.attack.oracle import reveal
@@ -23,6 +24,7 @@ __all__ = [
     "Exploit",
     "Hint",
     "KMeans",
+    "LowBits",
     "Majority",
     "Mean",
     "Median",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ from tacit.rows import as_rows
 VERSION = 1
 DAMAGE = (pa.ArrowException, OSError, EOFError, ValueError)
 _OFFSET = 4  # text has one place more than rows, which is not counted as theirs
+_KINDS = {
+    "id": (pa.int64(), pa.string()),
+    "step": (pa.int64(),),
+    "epoch": (pa.int32(),),
+}
 _KEPT = (torch.float16, torch.float32, torch.float64)
 
 Ids = Tensor | Sequence[str] | npt.NDArray[Any]
@@ -85,6 +91,40 @@ def _filled(column: pa.Array) -> bool:
     return bool(used == flat.nbytes + _OFFSET * pa.types.is_string(flat.type))
 
 
+def plain_batches(part: Path) -> int | None:
+    """Return how many batches may be read before one that no tape has; None if all may.
+
+    A compressed batch unfolds in memory before it can be looked at, and no tape has one. Damage is
+    left to who reads.
+    """
+    try:
+        with pa.memory_map(str(part)) as file:
+            for number, message in enumerate(pa.ipc.MessageReader.open_stream(file)):
+                kind = "schema" if number == 0 else "record batch"
+                if message.type != kind or (number and _is_compressed(message.metadata)):
+                    return max(0, number - 1)
+    except (*DAMAGE, struct.error):
+        pass
+    return None
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Whether a batch's flatbuffer has a field for its compression, the fourth of its fields."""
+    content = metadata.to_pybytes()
+
+    def field(table: int, number: int) -> int:
+        """Return where a field of a table is, 0 where it has none."""
+        fields = table - struct.unpack_from("<i", content, table)[0]
+        at = 4 + 2 * number
+        if fields < 0 or at >= struct.unpack_from("<H", content, fields)[0]:
+            return 0
+        offset = struct.unpack_from("<H", content, fields + at)[0]
+        return table + int(offset) if offset else 0
+
+    header = field(struct.unpack_from("<I", content, 0)[0], 2)
+    return bool(field(header + struct.unpack_from("<I", content, header)[0], 3))
+
+
 def read_schema(part: Path) -> pa.Schema:
     """Return the schema of a part, or say that it is none."""
     try:
@@ -109,13 +149,17 @@ def check_schema(schema: pa.Schema, part: Path, column: str) -> None:
     if schema.get_field_index(column) < 0:
         raise UsageError(f"{part}: has no {column}, it has {describe(schema)}")
     lists = {column, "embedding"} & set(schema.names)
-    whole = all(schema.get_field_index(name) >= 0 for name in ("id", "step", "epoch"))
+    whole = all(
+        schema.get_field_index(name) >= 0 and schema.field(name).type in kinds
+        for name, kinds in _KINDS.items()
+    )
     if not whole or not all(_is_rows(schema.field(name).type) for name in lists):
         raise UsageError(f"{part}: is damaged, it has {describe(schema)}: remove or restore it")
 
 
 def _is_rows(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type))
+    rows = pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type)
+    return bool(rows and kind.list_size > 0)
 
 
 def describe(schema: pa.Schema) -> str:

@@ -215,7 +215,8 @@ def _known(columns: Mapping[str, Array], source: str) -> dict[str, Array]:
     """Return the columns that are meant, under their own names, or say what is missing."""
     found = {canonical(n): v for n, v in columns.items() if canonical(n) in NAMES}
     if "grads" not in found:
-        raise UsageError(f"{source}: has no grads, only {', '.join(columns) or 'nothing'}")
+        names = "".join(c if c.isprintable() else "?" for c in ", ".join(columns))[:200]
+        raise UsageError(f"{source}: has no grads, only {names or 'nothing'}")
     grads = found["grads"]
     if grads.dtype.kind != "f":
         raise UsageError(f"{source}: grads must be floats, got {grads.dtype}: convert to float32")

@@ -9,16 +9,23 @@ comes again; without ``ids`` an example is its place in the epoch.
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
+from tacit.audit._bounds import (
+    check_npy,
+    check_parquet,
+    check_tensor,
+    check_torch_file,
+    one_line,
+    read_members,
+)
 from tacit.audit.columns import NAMES, Array, Columns, ColumnTape, canonical
 from tacit.audit.tape import RecordedTape, Recording, is_tape
 from tacit.errors import UsageError
@@ -26,6 +33,8 @@ from tacit.errors import UsageError
 __all__ = ["load_array", "open_tape"]
 
 _CHUNK = 8192
+_LONGEST = 4096  # bytes of a text
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
 _SINGLE = 4  # bytes; shorter floats are not all known to numpy
 
 
@@ -50,11 +59,11 @@ def open_tape(path: Path | str, *, layer: str | None = None) -> Recording:
 
 def _npz(path: Path) -> ColumnTape:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            columns = {name: file[name] for name in file.files}
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise UsageError(f"{path}: not a readable .npz file ({error}): save it again") from None
-    return ColumnTape.of(columns, source=str(path))
+        columns, names = read_members(path, lambda name: canonical(name) in NAMES)
+    except Exception as error:  # whatever a foreign file makes the reader raise
+        reason = one_line(error)
+        raise UsageError(f"{path}: not a readable .npz file ({reason}): save it again") from None
+    return ColumnTape.of({n: np.zeros(0) for n in names} | columns, source=str(path))
 
 
 def _npy(path: Path) -> ColumnTape:
@@ -67,16 +76,28 @@ def _torch_file(path: Path) -> ColumnTape:
 
 def _parquet(path: Path) -> ColumnTape:
     try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"{path}: not a readable Parquet file ({error}): save it again") from None
+        with pq.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if canonical(name) in NAMES]
+            text = check_parquet(file, path, names)
+            rows = file.metadata.num_rows
+    except _UNREADABLE as error:
+        raise _no_parquet(path, error) from None
 
     def chunks() -> Iterator[Columns]:
-        for batch in file.iter_batches(batch_size=_CHUNK):
-            yield {name: _matrix(batch.column(name), path, name) for name in batch.schema.names
-                   if canonical(name) in NAMES}  # fmt: skip
+        try:  # text as places in a dictionary: what is there once is in memory once
+            with pq.ParquetFile(path, read_dictionary=text) as file:
+                for batch in file.iter_batches(batch_size=_CHUNK, columns=names):
+                    yield {name: _matrix(batch.column(name), path, name) for name in names}
+        except UsageError:
+            raise
+        except _UNREADABLE as error:
+            raise _no_parquet(path, error) from None
 
-    return ColumnTape(chunks, source=str(path), rows=file.metadata.num_rows)
+    return ColumnTape(chunks, source=str(path), rows=rows)
+
+
+def _no_parquet(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"{path}: not a readable Parquet file ({one_line(error)}): save it again")
 
 
 def _folder(path: Path) -> ColumnTape:
@@ -129,23 +150,24 @@ def _natural(text: str) -> list[str]:
 def load_array(path: Path) -> Array:
     """Return an array that stays on disk until its rows are read; nothing in it can execute."""
     try:
-        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if check_npy(path):  # first: what it refuses may do harm in the next line
+            found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+            return found
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = "it is no array" if "pickle" in str(error) else error
+    except Exception as error:  # whatever a foreign file makes the reader raise
+        reason = one_line(error)
         raise UsageError(f"{path}: not a readable .npy file ({reason}): save it again") from None
-    if not isinstance(found, np.ndarray):
-        raise UsageError(f"{path}: holds several arrays, not one: save the one that is meant")
-    return found
+    raise UsageError(f"{path}: holds several arrays, not one: save the one that is meant")
 
 
 def _torch_columns(path: Path, alone: str = "grads") -> dict[str, Array]:
     """Return the columns in a file; a tensor on its own is the one that is named."""
     try:
+        check_torch_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a foreign file makes the loader raise
-        reason = str(error).split("\n", 1)[0][:120]
+        reason = one_line(str(error).split("\n", 1)[0])
         raise UsageError(f"{path}: not tensors alone ({reason}): save plain tensors") from None
     if isinstance(found, torch.Tensor):
         found = {alone: found}
@@ -153,12 +175,14 @@ def _torch_columns(path: Path, alone: str = "grads") -> dict[str, Array]:
         raise UsageError(f"{path}: holds a {type(found).__name__}, not a tensor or a dict of them")
     known = {str(name): value for name, value in found.items() if canonical(str(name)) in NAMES}
     return {
-        name: _plain(value) for name, value in (known or dict.fromkeys(map(str, found))).items()
+        name: _plain(value, path, name)
+        for name, value in (known or dict.fromkeys(map(str, found))).items()
     }
 
 
-def _plain(value: object) -> Array:
+def _plain(value: object, path: Path, name: str) -> Array:
     if isinstance(value, torch.Tensor):
+        check_tensor(value, path, name)
         value = value.detach().to_dense() if value.layout != torch.strided else value.detach()
         small = value.is_floating_point() and value.dtype.itemsize < _SINGLE
         return (value.float() if small else value).numpy()
@@ -166,6 +190,8 @@ def _plain(value: object) -> Array:
 
 
 def _matrix(column: pa.Array, path: Path, name: str) -> Array:
+    if pa.types.is_dictionary(column.type):
+        column = _decoded(column, path, name)
     if not _is_list(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False))
     count = len(column)
@@ -175,6 +201,24 @@ def _matrix(column: pa.Array, path: Path, name: str) -> Array:
             raise UsageError(f"{path}: the rows of {name} differ in length: a cut has one width")
         column = column.flatten()
     return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(count, -1)
+
+
+def _decoded(column: pa.DictionaryArray, path: Path, name: str) -> pa.Array:
+    """Return text in full, unless it is so long that nobody means it."""
+    words = column.dictionary
+    if len(words) and _is_text(words.type):
+        longest = pc.max(pc.binary_length(words)).as_py() or 0
+        if longest > _LONGEST:
+            raise UsageError(
+                f"{path}: a text in {name} has {longest} bytes, at most {_LONGEST} are read: give "
+                "rows shorter ids"
+            )
+    return column.dictionary_decode()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from tacit.attack import Attack
 from tacit.audit.gallery import Recovered
+from tacit.audit.remedy import TARGET, Setting, remedy
 from tacit.audit.traces import Pool, Trace
 from tacit.audit.truth import Truth
-from tacit.audit.verdict import Judgement, judge, remedy
+from tacit.audit.verdict import Judgement, judge
 from tacit.audit.window import Window
 from tacit.measure import LeakMeter, auc, auc_bound, clustering_accuracy, gaussian_auc
 from tacit.types import Certificate
@@ -44,6 +45,22 @@ class Claim:
     def spec(self) -> str | None:
         """The protection that ran, if it is known."""
         return None if self.certificate is None else self.certificate.get("spec")
+
+    @property
+    def labels(self) -> str | None:
+        """The label mechanism that ran, if it is known."""
+        return None if self.certificate is None else self.certificate.get("labels")
+
+    def remedy(self, attack: Attack, *, classes: int, threshold: float | None) -> str:
+        """Return what to do about an attack, should it succeed."""
+        setting = Setting(
+            spec=self.spec,
+            labels=self.labels,
+            releases=self.releases,
+            classes=classes,
+            target=TARGET if threshold is None else threshold,
+        )
+        return remedy(attack, setting)
 
     def bound(self, attack: Attack, *, accumulated: bool) -> float | None:
         """Return the claimed limit of an attack on gradients; there is none for embeddings."""
@@ -78,6 +95,7 @@ def row_of(
 ) -> dict[str, Any] | None:
     """Return the row of an attack that ran over the tape, or None if it could judge nothing."""
     row = _empty(trace.attack, accumulated=trace.accumulated, seconds=trace.spent)
+    row["remedy"] = claim.remedy(trace.attack, classes=truth.classes, threshold=threshold)
     row["clustering_accuracy"] = trace.accuracy()
     if row["clustering_accuracy"] is not None and truth.classes > 2:
         return _timed(_many_classes(row, truth), stopped=trace.stopped)
@@ -85,7 +103,7 @@ def row_of(
     if pool is None:
         return None
     bound = claim.bound(trace.attack, accumulated=trace.accumulated)
-    row |= _measured(pool, baseline, bound, threshold, remedy(str(trace.attack), claim.spec))
+    row |= _measured(pool, baseline, bound, threshold, row["remedy"])
     return _timed(row, stopped=trace.stopped)
 
 
@@ -108,6 +126,7 @@ def supervised_row(
     scores = window.supervised(attack, classes=truth.classes, seed=seed, seconds=seconds)
     view, labels = window.latest()
     row = _empty(attack, accumulated=False, seconds=time.perf_counter() - start)
+    row["remedy"] = claim.remedy(attack, classes=truth.classes, threshold=threshold)
     if truth.classes > 2:
         each = [auc(scores[:, c], (labels == c).long()) for c in range(truth.classes)]
         row |= {"leak_auc": float(np.mean(each)), "examples": len(labels)}
@@ -122,7 +141,7 @@ def supervised_row(
     pool = Pool.of(meter, seed)
     # Folds that share their training rows spread wider than independent scores would.
     pool = replace(pool, null_high=min(1.0, 0.5 + math.sqrt(2) * (pool.null_high - 0.5)))
-    row |= _measured(pool, baseline, None, threshold, remedy(str(attack), claim.spec))
+    row |= _measured(pool, baseline, None, threshold, row["remedy"])
     row = _timed(row, stopped=row["seconds"] > seconds)
     return row, (scores.numpy(), labels.numpy().astype(np.float64)), None
 

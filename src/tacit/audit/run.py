@@ -49,7 +49,8 @@ def run_audit(
         tape: what the feature party saw: a path, or any iterable of views.
         truth: the labels: a path, a mapping from id to label, or an array in row order.
         attacks: specs; by default all that apply.
-        certificate: what the protection claims of one release.
+        certificate: what the protection claims of one release; a mapping may name the label
+            mechanism beside it, as ``labels``.
         features: the raw features for the prediction baseline, row ``i`` for example ``i``;
             without them, the embeddings of the first epoch stand in.
         images: pictures of the examples, for the page to show some with the labels recovered.
@@ -237,7 +238,7 @@ class _Audit:
                 "pictures": shown[0],
                 "curves": {n: roc(*s) for n, s in samples.items() if binary},
                 "histograms": {n: histogram(*s) for n, s in samples.items() if binary},
-                "advice": advice(rows, spec=self.claim.spec, baseline=base is not None),
+                "advice": advice(rows, baseline=base is not None),
                 "skipped": skipped,
             },
             shown[1],

@@ -16,6 +16,7 @@ checksum. There is no place for a label.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,12 +39,13 @@ from tacit.audit._arrow import (
     describe,
     id_array,
     lists,
+    plain_batches,
     read_schema,
     row_tensor,
     sound,
 )
 from tacit.errors import InputError, UsageError
-from tacit.types import View
+from tacit.types import Cut, Release, View
 
 __all__ = ["RecordedTape", "Recording", "TapeWriter", "is_tape"]
 
@@ -126,13 +128,17 @@ class RecordedTape(Recording):
         return sum(count_rows(part) for part in self._parts)
 
     def _batches(self, part: Path) -> Iterator[pa.RecordBatch]:
+        left = plain_batches(part)
         with pa.OSFile(str(part)) as file:
             try:
                 reader = pa.ipc.open_stream(file)
             except DAMAGE:
                 self.damaged += 1
                 return
-            while True:
+            for number in itertools.count():
+                if number == left:
+                    self.damaged += 1
+                    return
                 try:
                     batch, notes = reader.read_next_batch_with_custom_metadata()
                 except StopIteration:
@@ -158,7 +164,15 @@ class RecordedTape(Recording):
 
 @final
 class TapeWriter:
-    """Appends to a tape, a step at a time; a tape that exists is continued.
+    """Writes a tape, a step at a time.
+
+    As a watcher of a guard, ``Guard(spec, watch=TapeWriter(path))``, it records what the guard
+    releases; every batch needs ids then. In a loop without a guard, ``append`` takes the gradient
+    as it arrives at the feature party.
+
+    Args:
+        path: the tape's folder; it must not hold a tape yet.
+        append: go on with the tape that is there, e.g. when the same run goes on after a restart.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -167,11 +181,23 @@ class TapeWriter:
     ...     tape.append(torch.tensor([8, 7]), torch.ones(2, 3))
     >>> [(view.step, view.epoch) for view in RecordedTape(folder.name + "/run.tape")]
     [(0, 0), (1, 1)]
+    >>> from tacit import Guard
+    >>> tape = TapeWriter(folder.name + "/guarded.tape")
+    >>> guard, z = Guard("gaussian(sigma=1)", watch=tape), torch.ones(2, 3, requires_grad=True)
+    >>> guard(z, torch.tensor([0, 1]), ids=torch.tensor([7, 8])).sum().backward()
+    >>> [bool((view.grads == z.grad).all()) for view in RecordedTape(tape.path)]
+    [True]
+    >>> tape.close()
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, append: bool = False) -> None:
         self.path = Path(path)
+        if is_tape(self.path) and not append:
+            raise UsageError(
+                f"{path}: holds a tape already, and an audit would take both runs for one: choose "
+                "another name, or pass append=True where the same run goes on"
+            )
         if self.path.is_dir() and not is_tape(self.path) and any(self.path.iterdir()):
             raise UsageError(f"{path}: the folder holds something else: choose another name")
         try:
@@ -191,6 +217,15 @@ class TapeWriter:
             if tape.names is not None:
                 self._clock.name(list(tape.names))
 
+    def __call__(self, cut: Cut, release: Release) -> None:
+        """Record what a guard has released, with the embedding that it belongs to."""
+        if cut.ids is None:
+            raise InputError(
+                "a tape knows examples by their id, and an audit adds up over the epochs by it: "
+                "pass ids= with every batch"
+            )
+        self.append(cut.ids.cpu(), release.grads, embeddings=cut.embeddings, step=release.step)
+
     def append(
         self,
         ids: Ids,
@@ -203,9 +238,14 @@ class TapeWriter:
     ) -> None:
         """Write one step.
 
+        ``grads`` is what the feature party is sent: in a loop of one process, the gradient at the
+        output of the bottom model itself, before any protection takes it. What a guard returned has
+        the clean gradient, and is refused where it is given as ``embeddings`` too.
+
         Without ``step`` it is the next one; without ``epoch`` a new one begins when an id comes
         again. All steps of a tape have the same columns.
         """
+        _refuse_clean(grads, embeddings)
         names = id_array(ids)
         columns = {"grad": grads, "embedding": embeddings}
         columns |= {f"layer:{name}": values for name, values in (layers or {}).items()}
@@ -278,6 +318,22 @@ class _Clock:
     def name(self, names: list[str]) -> None:
         """Go on with the text of the ids that were counted by their codes."""
         self._seen = {names[code] for code in self._seen if isinstance(code, int)}
+
+
+def _refuse_clean(grads: object, embeddings: object) -> None:
+    """Refuse the gradient of what a guard returned: it is the one that the guard protects."""
+    if not isinstance(embeddings, Tensor) or not embeddings.retains_grad:
+        return
+    from tacit.guard import is_guarded  # noqa: PLC0415 - only a loop of one process gets here
+
+    own = embeddings.grad
+    same = own is not None and isinstance(grads, Tensor) and grads.data_ptr() == own.data_ptr()
+    if same and is_guarded(embeddings):
+        raise InputError(
+            "grads is the gradient of what the guard returned, which is the clean one and not what "
+            "is released: pass the writer to the guard, Guard(..., watch=TapeWriter(path)), or "
+            "record the gradient of the bottom model's own output"
+        )
 
 
 def is_tape(path: Path) -> bool:

@@ -42,7 +42,9 @@ def judge(
     seen = f"measured {leak:.3f} [{low:.3f}, {high:.3f}]"
     broken = bound is not None and low > bound
     if broken and leak > null_high:
-        return Judgement("leaks", f"claimed at most {bound:.3f}, {seen}: {remedy}")
+        return Judgement(
+            "leaks", f"claimed at most {bound:.3f} for honest batches, {seen}: {remedy}"
+        )
     limit, name = _limit(null_high, baseline, threshold)
     if leak <= null_high:
         band = f"{seen}, inside the band of noise up to {null_high:.3f}"
@@ -93,28 +95,12 @@ def severity(row: dict[str, Any]) -> float:
     return float(value or 0.0)
 
 
-def remedy(attack: str, spec: str | None) -> str:
-    """Return what to do about an attack that succeeds against a protection."""
-    name = attack.split("(", 1)[0]
-    if spec is None or spec == "none":
-        return "protect the gradients, such as with marvell(s=4, covariance=full)"
-    if name in ("energy", "supervised") and "marvell" in spec and "full" not in spec:
-        return "the Gaussian assumption fails; use covariance=full"
-    if name == "memory" or "memory=true" in attack:
-        return "noise averages out over epochs; train fewer, or randomise labels once with rr"
-    if name == "norm":
-        return "the length gives labels away; use marvell or max_norm"
-    if name == "completion" or (name == "kmeans" and "direction" not in attack):
-        return "embeddings show it, which no protection of gradients hides"
-    return "use a stronger protection, or randomise labels once with rr"
-
-
-def advice(table: Sequence[dict[str, Any]], *, spec: str | None, baseline: bool) -> list[str]:
-    """Return what to do next, the most pressing first."""
+def advice(table: Sequence[dict[str, Any]], *, baseline: bool) -> list[str]:
+    """Return what to do next, the most pressing first; each row brings its own remedy."""
     ways: dict[str, list[str]] = {}
     for row in sorted(table, key=severity, reverse=True):
         if row["state"] == "leaks":
-            ways.setdefault(remedy(row["attack"], spec), []).append(row["attack"])
+            ways.setdefault(row["remedy"], []).append(row["attack"])
     found = [f"{', '.join(names)}: {way}." for way, names in ways.items()]
     if any(row["state"] == "unknown" for row in table):
         found.append("Record more steps: some intervals are too wide to decide.")

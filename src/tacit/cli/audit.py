@@ -177,18 +177,18 @@ def claim_of(path: Path | None) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"--certificate {path}: not a readable JSON file: {error}") from None
     found = found if isinstance(found, dict) else {"certificate": found or 0}
     claim, mean = found.get("certificate", found), found.get("sum_kl_per_release")
     if claim is not None and not _is_claim(claim):
         raise UsageError(f"--certificate {path}: holds no certificate: give a run's results.json")
+    if claim is None:
+        return None
+    if isinstance(found.get("labels"), str):
+        claim = {**claim, "labels": found["labels"]}
     # The last release's certificate, with the divergence of all releases on average.
-    return (
-        claim
-        if claim is None or mean is None
-        else {**claim, "sum_kl": mean, "auc_bound": auc_bound(mean)}
-    )
+    return claim if mean is None else {**claim, "sum_kl": mean, "auc_bound": auc_bound(mean)}
 
 
 def _is_claim(found: object) -> bool:

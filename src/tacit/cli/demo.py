@@ -37,6 +37,7 @@ ROWS = 60_000
 _BOTH: dict[str, Any] = {
     "model": "wdl",
     "lr": 1e-3,
+    "weight_decay": 0.0,
     "epochs": 5,
     "batch_size": 1024,
     "matching": "clear",  # in private it takes longer than the training

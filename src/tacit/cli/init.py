@@ -14,15 +14,17 @@ from tacit.errors import UsageError
 __all__ = ["init", "make_pair"]
 
 BANK, PLATFORM = "bank", "platform"
+EPOCHS, TARGET = 5, 0.65
+"""How many epochs the sample is trained for, and the leak AUC that is planned for all of them."""
 
 _SHARED = """
 model = "mlp(hidden=32)"         # see tacit list models
-lr = 3e-3                        # this party's own
-weight_decay = 0.0               # the same; randomised labels want some, such as 0.003
+lr = 2e-3                        # this party's own
+weight_decay = 3e-4              # the same; randomised labels want more, such as 0.003
 threads = 1                      # while both share a machine; without this line, all cores it has
 
 # Both sides must say the same here; it is compared when they meet.
-epochs = 5
+epochs = $epochs
 batch_size = 256
 seed = 7                         # of the common order of rows; no secret
 matching = "private"             # of ids; "clear" is faster and shows the label party all of them
@@ -46,10 +48,15 @@ wait = 600                       # seconds to wait for the other party
         + _SHARED
         + """
 # What leaves this party about its labels. See tacit list protections and tacit list labels.
-protect = "marvell(s=4, covariance=full)"
-# labels = "rr(epsilon=1.0)"     # randomise every label once: what is learned never adds up
-# budget = "auc=0.75"            # end before the releases together allow more than this
-share_metrics = false            # true tells the other party the test measures
+# Every epoch releases each example once more, and what that tells adds up: protect is planned for
+# $epochs epochs and a leak AUC of $target after all of them. For others, take what this prints:
+# tacit recommend --target $target --epochs $epochs --examples $rows
+protect = "$protect"
+# labels = "$labels"   # randomise every label once instead: no epoch adds to it
+# budget = "$budget"          # refuses to begin if protect is not planned for all epochs
+share_metrics = false            # true tells the other party test AUC and accuracy, rounded
+on_odd_embeddings = "warn"       # or refuse: embeddings that no honest bottom model sends
+# witness = "../bank.witness"    # outside of state: shows if state was restored from a copy
 """
     ),
     PLATFORM: Template(
@@ -91,10 +98,21 @@ def init(
 def make_pair(directory: Path, *, address: str, rows: int) -> tuple[Path, Path]:
     """Fill a new folder; return the configurations of the label and the feature party."""
     from tacit.data import schema_path, write_party_sample  # noqa: PLC0415 - loads numpy
+    from tacit.measure import recommend  # noqa: PLC0415 - as above
     from tacit.runtime.identity import make_ca, make_party  # noqa: PLC0415 - as above
 
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"DIR {directory}: exists and is not empty: name a new folder")
+    noise, randomised = recommend(target=TARGET, epochs=EPOCHS, examples=rows)
+    settings = {
+        "address": address,
+        "rows": rows,
+        "epochs": EPOCHS,
+        "target": TARGET,
+        "protect": noise.protect,
+        "labels": randomised.labels,
+        "budget": noise.budget,
+    }
     authority = directory / "authority"
     make_ca(authority)
     features, labels = write_party_sample(directory, rows=rows)
@@ -107,5 +125,5 @@ def make_pair(directory: Path, *, address: str, rows: int) -> tuple[Path, Path]:
         shutil.copy2(files.ca, keys)
         for file in (table, schema_path(table)):
             file.rename(directory / name / file.name)
-        (directory / name / "party.toml").write_text(_PARTY[name].substitute(address=address))
+        (directory / name / "party.toml").write_text(_PARTY[name].substitute(settings))
     return directory / BANK / "party.toml", directory / PLATFORM / "party.toml"

@@ -109,7 +109,7 @@ def _facts(path: Path) -> dict[str, Any]:
     from cryptography import x509  # noqa: PLC0415 - loads only when used
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
 
-    from tacit.runtime.identity import AUTHORITY, SUFFIX, peer_name  # noqa: PLC0415 - as above
+    from tacit.runtime.party_name import AUTHORITY, SUFFIX, peer_name  # noqa: PLC0415 - as above
 
     authority = path.stem == AUTHORITY
     try:

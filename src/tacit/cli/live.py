@@ -94,6 +94,8 @@ class LiveView:
             table.add_row(f"epoch kept, by {kept['judged_by']}", str(kept["epoch"]))
         table.add_row("steps per second", f"{results['steps_per_second']:.1f}")
         self._console.print(table)
+        told = results["verdict"]["text"]
+        self._console.print(told, markup=False, highlight=False, soft_wrap=True)
         if results["stopped"] is not None:
             self._console.print(f"stopped early: {results['stopped']}")
 

@@ -37,6 +37,20 @@ def party(
             "as one more release. Decide it only if you know why the embeddings changed.",
         ),
     ] = None,
+    match_again: Annotated[
+        bool,
+        typer.Option(
+            "--match-again",
+            help="Let ids be matched once more before the first step, which lets the other party "
+            "ask about another set of ids. Both sides must say so. Then start the party as ever.",
+        ),
+    ] = False,
+    remove_tables: Annotated[
+        bool,
+        typer.Option(
+            "--remove-tables", help="Remove what was read of this party's table, labels included."
+        ),
+    ] = False,
     worker: Annotated[
         int | None,
         typer.Option(metavar="NUMBER", help="Which of the party's workers this is, from 0 on."),
@@ -53,13 +67,17 @@ def party(
         found = check_party(chosen)
     elif allow_again is not None:
         found = _allow(chosen, allow_again)
+    elif match_again:
+        found = _match_again(chosen)
+    elif remove_tables:
+        found = _remove_tables(chosen)
     else:
         found = _run(chosen)
     show(found, as_json=as_json)
 
 
 def _run(config: PartyConfig) -> dict[str, Any]:
-    from tacit.runtime.state_folder import StateFolder  # noqa: PLC0415 - loads torch
+    from tacit.runtime.state_folder import StateFolder, own_folder  # noqa: PLC0415 - loads torch
 
     log = Log(config.name if config.worker is None else f"{config.name}/{config.worker}")
     others = " and ".join(config.peers)
@@ -69,6 +87,7 @@ def _run(config: PartyConfig) -> dict[str, Any]:
     try:
         if config.worker:  # the party's folder is nobody else's either
             config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            own_folder(config.state, name="state")
         with StateFolder(config.own_state) as folder:
             return _train(config, folder, log)
     except KeyboardInterrupt:
@@ -115,17 +134,53 @@ def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]
 
 
 def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
-    from tacit.runtime.journal import Journal  # noqa: PLC0415 - loads torch
-    from tacit.study.company import run_name  # noqa: PLC0415 - loads torch
+    from tacit.data import load_party  # noqa: PLC0415 - loads numpy
+    from tacit.study.budget_plan import plan_party  # noqa: PLC0415 - loads torch
+    from tacit.study.label_journal import JOURNAL, journal_of, noise_secret  # noqa: PLC0415 - torch
 
     if config.role != "label":
         raise UsageError("--allow-again is the label party's decision: it holds the journal")
-    place = config.state / "journal"
+    place = config.state / JOURNAL
     if not place.exists():
         raise UsageError(f"--allow-again {step}: {place} does not exist, nothing was released")
-    with Journal.open(place, run=run_name(config), sync="always") as journal:
+    classes = load_party(config.data, role="label").classes
+    with journal_of(config, noise_secret(config.state), sync="always") as journal:
+        if classes is not None:  # one more release must be within the budget
+            plan_party(config, classes=classes, repeats=journal.allowed.total() + 1)
         journal.allow_again(step)
     return {"allowed_again": step, "journal": str(place)}
+
+
+def _match_again(config: PartyConfig) -> dict[str, Any]:
+    from tacit.runtime.state_folder import StateFolder  # noqa: PLC0415 - loads torch
+    from tacit.study.company import checkpoints_of  # noqa: PLC0415 - as above
+    from tacit.study.kept_matching import allow_matching  # noqa: PLC0415 - as above
+    from tacit.study.label_journal import has_released  # noqa: PLC0415 - as above
+
+    if config.worker:
+        raise UsageError(f"--match-again: worker 0 matches ids, this is worker {config.worker}")
+    if not config.state.exists():
+        raise UsageError(f"--match-again: {config.state} does not exist, nothing was matched")
+    with StateFolder(config.state) as folder:
+        begun = bool(checkpoints_of(config).steps()) or has_released(config.state)
+        number = allow_matching(folder, begun=begun)
+    return {"party": config.name, "matching_round": number, "state": str(config.state)}
+
+
+def _remove_tables(config: PartyConfig) -> dict[str, Any]:
+    from tacit import data  # noqa: PLC0415 - loads pyarrow
+    from tacit.runtime.state_folder import StateFolder, remove_own  # noqa: PLC0415 - loads torch
+    from tacit.study.company import TABLES  # noqa: PLC0415 - as above
+    from tacit.study.predicting import PREDICTED  # noqa: PLC0415 - as above
+
+    removed = []
+    if config.own_state.exists():
+        with StateFolder(config.own_state) as folder:
+            places = [folder.path / name for name in (TABLES, PREDICTED)]
+            removed = [str(place) for place in places if remove_own(place)]
+    if config.data.is_file() and data.forget_party(config.data, role=config.role):
+        removed.append(str(data.cache_directory()))
+    return {"party": config.name, "removed": ", ".join(removed) or "nothing was there"}
 
 
 def show(found: dict[str, Any], *, as_json: bool) -> None:
@@ -138,6 +193,8 @@ def show(found: dict[str, Any], *, as_json: bool) -> None:
             typer.echo(f"{name}: {value}")
     for name, value in (found.get("test") or {}).items():
         typer.echo(f"test {name}: {value:.4f}")
+    if found.get("verdict"):
+        typer.echo(found["verdict"]["text"])
 
 
 @final

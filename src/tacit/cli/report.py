@@ -26,8 +26,8 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Run directories or results.json files; or one audit.json or its directory; or "
-            "one sweep's store.",
+            help="Run directories, label parties' state folders or results.json files; or one "
+            "audit.json or its directory; or one sweep's store.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html"),
@@ -94,6 +94,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"RUN {path}: cannot be read: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not JSON
         raise UsageError(f"RUN {path}: is damaged ({error}); write it again") from None
+    if isinstance(record, dict) and record.get("role") == "feature":
+        raise UsageError(
+            f"RUN {path}: is of a feature party, which knows neither labels nor what leaks about "
+            f"them; name the state folder of the label party"
+        )
     if not isinstance(record, dict) or not record.keys() & {"history", "table"}:
         raise UsageError(
             f"RUN {path}: holds neither the results of a training run nor an audit; "
@@ -108,9 +113,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """Name each run after its directory, with as many parents as it takes to differ."""
+    """Name each run after its directory, with as many parents as it takes to differ.
+
+    The state folder of a party has the party's own folder for a name.
+    """
     stems = [p.resolve() for p in paths]
     stems = [p.parent if p.name in _KINDS else p.with_suffix("") for p in stems]
+    stems = [p.parent if p.name == "state" else p for p in stems]
     for depth in range(1, max(len(p.parts) for p in stems)):
         names = ["/".join(p.parts[-depth:]) for p in stems]
         if len(set(names)) == len(names):

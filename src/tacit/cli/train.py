@@ -26,18 +26,19 @@ def train(
     rows: Annotated[int | None, _flag("Use only so many rows. [all]")] = None,
     model: Annotated[str | None, _flag("A name of `tacit list models`. [wdl]")] = None,
     cut: Annotated[int | None, _flag("Layers at the feature party. [the model's own]")] = None,
-    parties: Annotated[int | None, _flag("Feature parties that share the columns. [1]")] = None,
+    parties: Annotated[int | None, _flag("Feature parties. [as in the schema, or 1]")] = None,
     combine: Annotated[str | None, _flag("sum, mean, max, product or concat. [sum]")] = None,
     protect: Annotated[str | None, _flag("A spec of `tacit list protections`. [none]")] = None,
     labels: Annotated[str | None, _flag("A spec of `tacit list labels`. [none]")] = None,
     budget: Annotated[str | None, _flag("auc=, sum_kl= or epsilon= to stay within. [none]")] = None,
     objective: Annotated[str | None, _flag("bce, ce or gafm(...). [by the classes]")] = None,
     epochs: Annotated[int | None, _flag("Passes over the training rows. [5]")] = None,
-    batch_size: Annotated[int | None, _flag("Examples per step. [1024]")] = None,
+    batch_size: Annotated[int | None, _flag("Examples per step. [256]")] = None,
     depth: Annotated[int | None, _flag("Steps under way at once, 1 to 4. [1]")] = None,
-    lr: Annotated[float | None, _flag("Learning rate of Adam, both sides. [1e-4]")] = None,
-    weight_decay: Annotated[float | None, _flag("L2 penalty, both sides. [0]")] = None,
-    bins: Annotated[int | None, _flag("Encode numbers by so many quantiles. [as they are]")] = None,
+    lr: Annotated[float | None, _flag("Learning rate of Adam, both sides. [2e-3]")] = None,
+    weight_decay: Annotated[float | None, _flag("L2 penalty, both sides. [3e-4]")] = None,
+    bins: Annotated[int | None, _flag("Encode numbers by so many quantiles, 0: none. [32]")] = None,
+    rare: Annotated[int | None, _flag("One value for all of fewer rows, 0: keep all. [10]")] = None,
     augment: Annotated[bool | None, _flag("Shift and mirror images.", "--augment")] = None,
     hold_out: Annotated[float | None, _flag("Share to choose the best epoch by. [0]")] = None,
     seed: Annotated[int | None, _flag("Of all, and of the noise key: for study. [0]")] = None,
@@ -76,8 +77,8 @@ def run_training(
 
     from tacit.study.config import TrainConfig, read_config  # noqa: PLC0415 - loads torch
     from tacit.study.delta import settled  # noqa: PLC0415 - loads torch
-    from tacit.study.store import RunDirectory, TensorBoardLog  # noqa: PLC0415 - loads torch
-    from tacit.study.trial import Progress, run  # noqa: PLC0415 - loads torch
+    from tacit.study.store import RunDirectory, TensorBoardLog, check_place  # noqa: PLC0415
+    from tacit.study.trial import Progress, Trial, carry_out  # noqa: PLC0415 - loads torch
 
     chosen = TrainConfig.of(given) if config is None else read_config(config, given)
     if chosen.threads is not None:
@@ -86,11 +87,16 @@ def run_training(
         raise UsageError("--tensorboard needs --out: the log lies in the run directory")
     if record and out is None:
         raise UsageError("--record needs --out: the tape lies in the run directory")
+    if out is not None:
+        check_place(out, board=board)
     chosen, selection = settled(chosen, tell=lambda line: typer.echo(line, err=True))
     stores: list[RunDirectory | TensorBoardLog] = []
+    trial = Trial(chosen)  # what is refused is refused here, and leaves nothing behind
     if out is not None:
         stores.append(RunDirectory(out, chosen))
         stores += [TensorBoardLog(out / "tensorboard")] if board else []
+        if record:
+            trial.record(out)
     unit = "day" if chosen.stream else "epoch"
     with LiveView(chosen.protect, chosen.dataset, quiet=quiet, unit=unit) as view:
 
@@ -98,7 +104,7 @@ def run_training(
             for observer in (view, *stores):
                 observer(progress)
 
-        trial, results = run(chosen, observer=observe, record=out if record else None)
+        results = carry_out(trial, observer=observe)
     results["delta_selection"] = selection
     for store in stores:
         store.finish(trial, results)

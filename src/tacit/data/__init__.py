@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tacit.data.entries import DataSet
     from tacit.data.image import Image
     from tacit.data.party import PartyTable
-    from tacit.data.party_file import load_party
+    from tacit.data.party_file import forget_party, load_party
     from tacit.data.party_sample import write_party_sample
     from tacit.data.picture_rows import PictureRows, has_pictures, load_pictures
     from tacit.data.places import cache_directory, data_directory
@@ -54,6 +54,7 @@ __all__ = [
     "data_directory",
     "describe",
     "find",
+    "forget_party",
     "has_pictures",
     "load",
     "load_party",
@@ -79,7 +80,7 @@ _HOMES = {
     "entries": ("DataSet",),
     "image": ("Image",),
     "party": ("PartyTable",),
-    "party_file": ("load_party",),
+    "party_file": ("forget_party", "load_party"),
     "party_sample": ("write_party_sample",),
     "picture_rows": ("PictureRows", "has_pictures", "load_pictures"),
     "places": ("cache_directory", "data_directory"),

@@ -3,7 +3,9 @@
 An entry is a folder of ``.npy`` files and a ``table.json``. Its name holds a digest of the source
 paths, the options and the format version, and a digest of the sources' sizes and times of change.
 It is written under another name and renamed when it is complete, so a reader sees a whole entry
-or none; nothing is ever unpickled.
+or none; nothing is ever unpickled, and no symbolic link is followed in it. Only its owner can read
+it. A party's own table is not kept in the user's cache but in a folder of the party's, which holds
+that one entry alone.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +32,16 @@ from tacit.data.places import cache_directory
 from tacit.data.tables import Columns, Table
 from tacit.errors import InputError
 
-__all__ = ["FORMAT", "cached", "entry", "kept", "mapped", "opened_table"]
+__all__ = [
+    "FORMAT",
+    "cached",
+    "entry",
+    "forget",
+    "kept",
+    "mapped",
+    "opened_table",
+    "read_facts",
+]
 
 FORMAT = 1
 _ABANDONED = 86_400.0
@@ -56,24 +68,40 @@ def cached(
 
 
 def kept(
-    folder: Path, fill: Callable[[Path], None], open_entry: Callable[[Path], _Opened | None]
+    folder: Path,
+    fill: Callable[[Path], None],
+    open_entry: Callable[[Path], _Opened | None],
+    *,
+    alone: bool = False,
 ) -> _Opened:
-    """Return what ``open_entry`` makes of an entry; one that is not whole is filled first."""
+    """Return what ``open_entry`` makes of an entry; one that is not whole is filled first.
+
+    With ``alone`` everything else in the folder of the entry is removed.
+    """
     opened = open_entry(folder)
     if opened is None:
         _store(folder, fill, open_entry)
         opened = open_entry(folder)
+    if alone:
+        for other in folder.parent.iterdir():
+            if other != folder:
+                _remove(other)
     if opened is None:
         raise InputError(f"{folder} cannot be read back: remove it and load again")
     return opened
 
 
-def entry(layout: Layout, sources: Sequence[Path], options: object) -> Path:
-    """Return the folder of an entry: what and where it comes from, then in which state."""
+def entry(
+    layout: Layout, sources: Sequence[Path], options: object, *, within: Path | None = None
+) -> Path:
+    """Return the folder of an entry: what and where it comes from, then in which state.
+
+    It is in the user's cache, or ``within`` another folder.
+    """
     paths = [path.resolve() for path in sources]
     what = _digest([FORMAT, [str(path) for path in paths], asdict(layout), options])
     state = _digest([[path.stat().st_size, path.stat().st_mtime_ns] for path in paths])
-    return cache_directory() / f"{Path(layout.name).stem}-{what}-{state}"
+    return (within or cache_directory()) / f"{Path(layout.name).stem}-{what}-{state}"
 
 
 def _digest(content: object) -> str:
@@ -94,9 +122,11 @@ def _store(
             f"set TACIT_CACHE to a directory that can"
         ) from error
     try:
-        fill(aside)
+        fill(aside)  # nobody else can enter it
+        for file in aside.iterdir():
+            file.chmod(0o600)
         if open_entry(folder) is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             aside.rename(folder)
     except OSError:
         # Another process may have stored the same entry in the meantime: that one serves.
@@ -109,23 +139,44 @@ def _store(
 
 def _drop_older(folder: Path) -> None:
     """Remove entries of the same source in an earlier state."""
-    what = folder.name.rpartition("-")[0]
-    for other in folder.parent.glob(f"{glob.escape(what)}-*"):
+    for other in _states(folder):
         if other != folder:
-            shutil.rmtree(other, ignore_errors=True)
+            _remove(other)
+
+
+def forget(folder: Path) -> bool:
+    """Remove an entry and those of the same source in earlier states; return whether any was."""
+    found = _states(folder)
+    for path in found:
+        _remove(path)
+    return bool(found)
+
+
+def _states(folder: Path) -> list[Path]:
+    what = folder.name.rpartition("-")[0]
+    return list(folder.parent.glob(f"{glob.escape(what)}-*"))
+
+
+def _remove(path: Path) -> None:
+    """Remove an entry with all that is in it; of a link, only the link."""
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sweep(parent: Path) -> None:
     """Remove what processes that were killed left behind a day ago or earlier."""
     for aside in parent.glob(".building-*"):
-        if time.time() - aside.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(aside, ignore_errors=True)
+        with suppress(FileNotFoundError):  # its process has given it its name meanwhile
+            if time.time() - aside.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(aside, ignore_errors=True)
 
 
 def opened_table(folder: Path) -> Table | None:
     """Return the table of an entry without reading its arrays, or None if it is not whole."""
     try:
-        facts = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+        facts = read_facts(folder, "table.json")
         rows = facts["rows"]
         parties = tuple(
             Columns(tuple(p["numeric"]), tuple(p["categorical"]), p["party"])
@@ -152,6 +203,19 @@ def opened_table(folder: Path) -> Table | None:
         return None
 
 
+def read_facts(folder: Path, name: str) -> dict[str, Any]:
+    """Return a JSON file of an entry."""
+    found: dict[str, Any] = json.loads(_own(folder / name).read_text(encoding="utf-8"))
+    return found
+
+
+def _own(path: Path) -> Path:
+    """Return the path of a file within an entry, or raise where it leads elsewhere."""
+    if path.is_symlink() or path.parent.is_symlink():
+        raise ValueError(f"{path} is a symbolic link")
+    return path
+
+
 def _form(facts: dict[str, Any] | None) -> Image | None:
     if facts is None:
         return None
@@ -168,7 +232,7 @@ def mapped(folder: Path, part: str, rows: int, *width: int) -> Array:
     if width == (0,):
         kind = np.float32 if part == "numeric" else np.int32
         return np.zeros((rows, 0), dtype=kind)
-    array: Array = np.load(folder / f"{part}.npy", mmap_mode="r", allow_pickle=False)
+    array: Array = np.load(_own(folder / f"{part}.npy"), mmap_mode="r", allow_pickle=False)
     if array.shape != (rows, *width):
         raise ValueError(part)
     return array

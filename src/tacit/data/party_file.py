@@ -12,7 +12,7 @@ from typing import final, get_args
 import numpy as np
 
 from tacit.data.build import build
-from tacit.data.cache import entry, kept, mapped
+from tacit.data.cache import entry, forget, kept, mapped, read_facts
 from tacit.data.chunks import Chunk, Layout
 from tacit.data.columns import chunks_of, columns_of, existing
 from tacit.data.draws import Array
@@ -24,20 +24,39 @@ from tacit.data.values import Refuse
 from tacit.errors import InputError
 from tacit.spec import nearest
 
-__all__ = ["load_party"]
+__all__ = ["forget_party", "load_party"]
 
 _FILES = (".csv", ".csv.gz", ".parquet")
 _LONGEST_ID = 256
 _LARGEST = 1e38
 
 
-def load_party(path: str | Path, *, role: Role, encoding: Encoding | None = None) -> PartyTable:
+def load_party(
+    path: str | Path,
+    *,
+    role: Role,
+    encoding: Encoding | None = None,
+    own_cache: Path | None = None,
+) -> PartyTable:
     """Return the table of one party's ``.csv``, ``.csv.gz`` or ``.parquet`` file.
 
     The schema is the TOML file beside it. It names an ``id`` and, for a label party, a label.
     With an ``encoding`` the file is one to predict: its numbers are scaled and its categories
     coded as in training, labels may be absent, and without a schema that of training is taken.
+
+    What was read, labels included, is kept in the user's cache; with ``own_cache``, a folder for
+    this one table, it is kept there and nowhere else.
     """
+    file = _file_of(path, role, encoding)
+    return kept(file.entry(own_cache), file.fill, file.open, alone=own_cache is not None)
+
+
+def forget_party(path: str | Path, *, role: Role) -> bool:
+    """Remove what the user's cache holds of a party's file; return whether there was anything."""
+    return forget(_file_of(path, role, None).entry(None))
+
+
+def _file_of(path: str | Path, role: Role, encoding: Encoding | None) -> _PartyFile:
     if role not in get_args(Role):
         raise InputError(f"the role of a party is {' or '.join(get_args(Role))}, got {role!r}")
     path = existing(path)
@@ -48,10 +67,7 @@ def load_party(path: str | Path, *, role: Role, encoding: Encoding | None = None
             f"this encoding is a {'label' if role == 'feature' else 'feature'} party's, got role "
             f"{role!r}: take the encoding that this party kept"
         )
-    schema = _schema(path, role, encoding)
-    options = {"role": role, "schema": asdict(schema), "encoding": _digest(encoding)}
-    file = _PartyFile(path, role, schema, encoding)
-    return kept(entry(file.layout, [path], options), file.fill, file.open)
+    return _PartyFile(path, role, _schema(path, role, encoding), encoding)
 
 
 def _digest(encoding: Encoding | None) -> str | None:
@@ -151,6 +167,15 @@ class _PartyFile:
         """The layout of the table that the file becomes."""
         return self.schema.layout(self.path.name)
 
+    def entry(self, within: Path | None) -> Path:
+        """Return where what was read is kept."""
+        options = {
+            "role": self.role,
+            "schema": asdict(self.schema),
+            "encoding": _digest(self.encoding),
+        }
+        return entry(self.layout, [self.path], options, within=within)
+
     def fill(self, folder: Path) -> None:
         """Build an entry: the arrays, and what training or the encoding says about them."""
         refusals: list[Refuse] = []
@@ -176,8 +201,8 @@ class _PartyFile:
     def open(self, folder: Path) -> PartyTable | None:
         """Return the table of an entry without reading its arrays, or None if it is not whole."""
         try:
-            rows = json.loads((folder / "table.json").read_text(encoding="utf-8"))["rows"]
-            party = json.loads((folder / "party.json").read_text(encoding="utf-8"))
+            rows = read_facts(folder, "table.json")["rows"]
+            party = read_facts(folder, "party.json")
             encoding = self.encoding or Encoding.from_json(party["encoding"])
             names = encoding.numeric_names, encoding.categorical_names
             return PartyTable(

@@ -22,16 +22,24 @@ __all__ = [
     "Secret",
     "Spent",
     "add_up",
+    "check_plan",
     "pack",
+    "planned_cost",
     "refusal",
     "release_cost",
+    "secret_bit",
     "unpack",
 ]
 
 Floats = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.uint8]
 
-_FORMAT = 1
+_FORMAT = 2
+_WITHOUT_SECRETS = 1
+"""The format before: the same where no label mechanism was counted."""
+_STAND_IN = "from the running statistics of earlier batches"
+"""How the certificate of a release says that its batch had too little of a class for a claim."""
+_ROUNDING = 1e-4  # relative: how far a divergence may be off that is measured by a decomposition
 
 
 @final
@@ -68,7 +76,9 @@ class Spent:
 class LedgerSummary:
     """The total of a ledger: counts, and the most that was released about any example.
 
-    ``gaussian_auc`` is a reference value for ``sum_kl``, not a bound.
+    ``gaussian_auc`` is a reference value for ``sum_kl``, not a bound. ``measure_bits`` is the most
+    that measures of the model told in ``measures`` answers, in bits about all labels together; no
+    bound per example covers them.
     """
 
     examples: int
@@ -79,20 +89,27 @@ class LedgerSummary:
     auc_bound: float
     gaussian_auc: float
     budget: str | None
+    measures: int = 0
+    measure_bits: float = 0.0
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Secret:
-    """A label mechanism under one secret; ``epsilon`` is infinite for Gaussian noise."""
+    """A label mechanism under one secret; ``epsilon`` is infinite for Gaussian noise.
+
+    ``secret`` stands for the label secret alone, ``tag`` for it, the mechanism and its plan.
+    """
 
     tag: str
+    secret: str
     spec: str
+    classes: int
     epsilon: float
     sum_kl: float
 
     @classmethod
-    def of(cls, certificate: LabelCertificate, *, tag: str) -> Secret:
+    def of(cls, certificate: LabelCertificate, *, tag: str, secret: str) -> Secret:
         """Return the entry of a certificate."""
         epsilon = math.inf if certificate.epsilon is None else float(certificate.epsilon)
         if not (tag and epsilon > 0 and 0 <= certificate.sum_kl < math.inf):
@@ -100,7 +117,44 @@ class Secret:
                 f"a label mechanism has a tag, a positive epsilon and a finite sum_kl, got {tag!r},"
                 f" {certificate.epsilon} and {certificate.sum_kl}: pass guard.label_certificate()"
             )
-        return cls(tag=tag, spec=certificate.spec, epsilon=epsilon, sum_kl=certificate.sum_kl)
+        return cls(
+            tag=tag,
+            secret=secret,
+            spec=certificate.spec,
+            classes=certificate.classes,
+            epsilon=epsilon,
+            sum_kl=certificate.sum_kl,
+        )
+
+    def check_second(self, other: Secret) -> None:
+        """Refuse another mechanism under the secret of this one."""
+        if self.secret != other.secret:
+            return
+        if (self.spec, self.classes) != (other.spec, other.classes):
+            raise InputError(
+                f"{other.spec} for {other.classes} classes would be a second release of labels "
+                f"that this secret has randomised by {self.spec} for {self.classes}: use "
+                f"{self.spec}, or a new label secret, whose epsilon adds to the first"
+            )
+
+
+def secret_bit(entry: Secret, known: list[Secret]) -> np.uint8:
+    """Return the bit that stands for a label secret among those known, or after them."""
+    tags = [secret.tag for secret in known]
+    if entry.tag not in tags and len(tags) == 8:
+        raise InputError(
+            "a ledger counts 8 label secrets, got a ninth: keep one secret per data set"
+        )
+    place = tags.index(entry.tag) if entry.tag in tags else len(tags)
+    if place == len(tags):
+        for held in known:
+            held.check_second(entry)
+    if place < len(tags) and known[place] != entry:
+        raise InputError(
+            f"{entry.spec} comes with the tag of {known[place].spec}: a tag stands for one "
+            "mechanism under one secret"
+        )
+    return np.uint8(1 << place)
 
 
 def release_cost(certificate: Certificate) -> float:
@@ -115,6 +169,27 @@ def release_cost(certificate: Certificate) -> float:
             "divergence is never negative or NaN"
         )
     return float(max(costs))
+
+
+def planned_cost(certificate: Certificate, per_release: float) -> float:
+    """Return what a release costs where each was planned to cost at most so much.
+
+    Infinity where it does not keep to the plan. A release by the statistics of earlier batches
+    claims nothing of its own and costs what was planned: it has noise for classes like theirs.
+    """
+    if certificate.sum_kl is None:
+        return per_release if _STAND_IN in certificate.how else math.inf
+    cost = release_cost(certificate)
+    return min(cost, per_release) if cost <= per_release * (1 + _ROUNDING) else math.inf
+
+
+def check_plan(budget: Budget | None, per_release: float | None) -> None:
+    """Refuse a plan without a budget, or one in which releases cost nothing or everything."""
+    if per_release is not None and not (budget is not None and 0 < per_release < math.inf):
+        raise ParameterError(
+            f"per_release is the positive sum_kl that a budget is planned with, got {per_release} "
+            f"and budget {budget}: give both"
+        )
 
 
 def add_up(
@@ -171,12 +246,20 @@ def refusal(
     )
 
 
-def pack(run: str, budget: str | None, releases: int, secrets: list[Secret]) -> dict[str, Any]:
+def pack(
+    run: str,
+    budget: Budget | None,
+    releases: int,
+    secrets: list[Secret],
+    *,
+    per_release: float | None,
+) -> dict[str, Any]:
     """Return the plain values of a ledger's state; infinity is written as None."""
     return {
         "format": _FORMAT,
         "run": run,
-        "budget": budget,
+        "budget": None if budget is None else str(budget),
+        "per_release": per_release,
         "releases": releases,
         "secrets": [
             {**vars(secret), "epsilon": None if secret.epsilon == math.inf else secret.epsilon}
@@ -191,17 +274,26 @@ def unpack(
     *,
     run: str,
     names: tuple[str, ...],
+    per_release: float | None,
 ) -> list[Secret]:
     """Check a stored state and return its label secrets."""
-    if values.get("format") != _FORMAT:
+    without = values.get("format") == _WITHOUT_SECRETS and not values.get("secrets")
+    if values.get("format") != _FORMAT and not without:
         raise InputError(
             f"a ledger's state has format {_FORMAT}, got {values.get('format')!r}: it was written "
-            "by another version"
+            "by another version, which counts label secrets in another way; end the run with that "
+            "version, or begin a new one"
         )
     if values.get("run") != run:
         raise InputError(
             f"this ledger belongs to run {values.get('run')!r}, not to {run!r}: what was released "
             "there says nothing of here; begin a new ledger"
+        )
+    planned = values.get("per_release")
+    if per_release is not None and planned not in (None, per_release):
+        raise InputError(
+            f"this ledger was planned with sum_kl {planned} per release, not {per_release}: go on "
+            "with the same protection, or begin a new ledger"
         )
     missing = set(names) - set(arrays)
     lengths = {len(array) for array in arrays.values()}

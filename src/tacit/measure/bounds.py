@@ -27,7 +27,8 @@ def auc_bound(sum_kl: float) -> float:
 
     Guarantee:
         Holds for every score if ``sum_kl`` is the divergence of the two class distributions of the
-        released gradients; a score may use nothing else about the example.
+        released gradients; a score may use nothing else about the example. A feature party that
+        chooses the embeddings does: a certificate's bound is for honest batches.
 
     References:
         Li et al., "Label Leakage and Protection in Two-party Split Learning" (ICLR 2022),

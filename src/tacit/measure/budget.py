@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,26 @@ from tacit.measure._arrays import positive_count
 from tacit.measure.bounds import auc_bound, gaussian_auc
 from tacit.measure.label_auc import label_sum_kl
 
-__all__ = ["Budget", "Forecast", "bounds_after", "epsilon_for_auc", "forecast", "sum_kl_for_auc"]
+__all__ = [
+    "MOST_RELEASES",
+    "Budget",
+    "Forecast",
+    "bounds_after",
+    "epsilon_for_auc",
+    "forecast",
+    "label_epsilon",
+    "rounded_down",
+    "sum_kl_for_auc",
+    "sum_kl_within",
+    "way_out",
+]
 
 Floats = npt.NDArray[np.float64]
 
 _FORM = re.compile(r"\s*(auc|sum_kl|epsilon)\s*=\s*([^\s,=]+)\s*")
 _ROUNDING = 1e-9  # relative: ten times a tenth is one
+MOST_RELEASES = 65535
+"""How many releases of an example a ledger can count."""
 
 
 @final
@@ -115,85 +129,128 @@ def epsilon_for_auc(auc: float) -> float:
     return math.log(auc / (1 - auc))
 
 
+def sum_kl_within(budget: Budget) -> float:
+    """Return the ``sum_kl`` of releases of gradients that a budget has room for, 0 for epsilon.
+
+    >>> sum_kl_within(Budget("sum_kl", 0.5)), sum_kl_within(Budget("epsilon", 1.0))
+    (0.5, 0.0)
+    """
+    if budget.kind == "epsilon":
+        return 0.0
+    return sum_kl_for_auc(budget.limit) if budget.kind == "auc" else budget.limit
+
+
+def label_epsilon(budget: Budget) -> float:
+    """Return the largest epsilon of a randomised response of two classes within a budget."""
+    if budget.kind == "auc":
+        return epsilon_for_auc(budget.limit)
+    if budget.kind == "epsilon":
+        return min(budget.limit, 30.0)
+    low, high = 0.0, 30.0  # by bisection: the epsilon of a divergence has no closed form
+    for _ in range(60):
+        middle = (low + high) / 2
+        fits = label_sum_kl(epsilon=middle) <= budget.limit
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def rounded_down(value: float) -> float:
+    """Return three digits of a positive value, never more than it but for rounding.
+
+    >>> rounded_down(0.014859), rounded_down(0.25)
+    (0.0148, 0.25)
+    """
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.floor(value / unit * (1 + _ROUNDING)) * unit:.3g}")
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a number of epochs will have released about each example.
+    """What a training will have released about each example, known before its first step.
+
+    It follows from the budget, the number of epochs and what the protection claims of a release,
+    never from labels or gradients: so nothing can be learnt from where a training ends.
 
     Attributes:
-        total: ``sum_kl`` after all epochs; every example is released once per epoch.
-        reference: ``gaussian_auc`` of it; ``bound`` the ``auc_bound``.
-        target: the bound that is wanted.
-        per_release: the ``sum_kl`` per release that keeps it; ``epsilon`` the label mechanism's.
-        last: after how many epochs it is overrun otherwise.
+        budget: what to stay within.
+        epochs: how often each example is to be released.
+        sum_kl: the most that a release may cost; one that would cost more goes without signal.
+        allowed: how many of the epochs the budget has room for.
+        reference: ``gaussian_auc`` after all epochs; ``bound`` the ``auc_bound``.
+        per_release: the ``sum_kl`` per release that has room for all of them.
+        epsilon: of randomised labels, instead of noise.
     """
 
+    budget: Budget
     epochs: int
     sum_kl: float
-    total: float
+    allowed: int
     reference: float
     bound: float
-    target: float
     per_release: float
     epsilon: float
-    last: int
 
     def __str__(self) -> str:
         said = (
-            f"{self.epochs} epochs of sumKL {self.sum_kl:g}: reference {self.reference:.2f}, "
-            f"bound {self.bound:.2f}; "
+            f"{_epochs(self.epochs)} of sumKL {self.sum_kl:g}: reference {self.reference:.2f}, "
+            f"bound {self.bound:.2f} for honest batches; "
         )
-        if self.bound <= self.target * (1 + _ROUNDING):
-            return said + f"within the bound of {self.target:.2f}"
-        return said + (
-            f"for a bound of {self.target:.2f} use sumKL {self.per_release:.2g} per release, "
-            f"{self.last} epochs, or rr(epsilon={self.epsilon:.2f})"
+        if self.allowed == self.epochs:
+            return said + f"within the budget {self.budget}"
+        return said + f"the budget {self.budget} has room for {_epochs(self.allowed)}; " + self.way
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {**vars(self), "budget": str(self.budget)}
+
+    @property
+    def way(self) -> str:
+        """What to do so that all epochs fit."""
+        return (
+            f"for {_epochs(self.epochs)} use marvell(sum_kl={self.per_release:g}, covariance=full) "
+            f"or labels rr(epsilon={self.epsilon:g})"
         )
 
 
-def forecast(epochs: int, sum_kl_per_release: float, *, target: float = 0.65) -> Forecast:
+def forecast(
+    epochs: int, sum_kl_per_release: float, *, budget: Budget | str = "auc=0.65"
+) -> Forecast:
     """Return what a plan will have released at its end, before it begins.
 
     Guarantee:
-        ``bound`` as for ``auc_bound``, with the divergence added up over the epochs; the noise of
-        each must be independent. ``reference`` is what averaging over epochs was measured to reach.
+        For honest batches, ``bound`` as for ``auc_bound``, with the divergence added up over the
+        epochs; the noise of each must be independent. ``reference`` is what averaging over epochs
+        was measured to reach.
 
-    >>> print(forecast(20, 0.25))  # doctest: +NORMALIZE_WHITESPACE
-    20 epochs of sumKL 0.25: reference 0.94, bound 1.00; for a bound of 0.65 use sumKL 0.0053 per
-    release, 0 epochs, or rr(epsilon=0.62)
+    >>> print(forecast(20, 0.05, budget="auc=0.8"))  # doctest: +NORMALIZE_WHITESPACE
+    20 epochs of sumKL 0.05: reference 0.76, bound 0.88 for honest batches; the budget auc=0.8 has
+    room for 10 epochs; for 20 epochs use marvell(sum_kl=0.027, covariance=full) or labels
+    rr(epsilon=1.38)
     """
     count = positive_count(epochs, name="epochs")
-    total = count * float(sum_kl_per_release)
-    room = sum_kl_for_auc(target)
-    each = float(sum_kl_per_release)
+    limit = Budget.parse(budget) if isinstance(budget, str) else budget
+    each, room = float(sum_kl_per_release), sum_kl_within(limit)
+    most = math.floor(room * (1 + _ROUNDING) / each) if each > 0 else MOST_RELEASES
     return Forecast(
+        budget=limit,
         epochs=count,
         sum_kl=each,
-        total=total,
-        reference=gaussian_auc(total),
-        bound=auc_bound(total),
-        target=target,
-        per_release=room / count,
-        epsilon=epsilon_for_auc(target),
-        last=min(count, math.floor(room * (1 + _ROUNDING) / each)) if each > 0 else count,
+        allowed=min(count, most, MOST_RELEASES),
+        reference=gaussian_auc(count * each),
+        bound=auc_bound(count * each),
+        per_release=rounded_down(room / count) if room > 0 else 0.0,
+        epsilon=rounded_down(label_epsilon(limit)),
     )
+
+
+def _epochs(count: int) -> str:
+    return "1 epoch" if count == 1 else f"{count} epochs"
 
 
 def way_out(budget: Budget) -> str:
     """Return what to do instead where a budget refuses."""
-    if budget.kind == "auc":
-        epsilon = epsilon_for_auc(budget.limit)
-    elif budget.kind == "epsilon":
-        epsilon = min(budget.limit, 30.0)
-    else:  # the epsilon whose divergence is the limit, by bisection: it has no closed form
-        low, high = 0.0, 30.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            fits = label_sum_kl(epsilon=middle) <= budget.limit
-            low, high = (middle, high) if fits else (low, middle)
-        epsilon = low
-    shown = math.floor(epsilon * 100) / 100 or epsilon
     return (
-        "stop training here, plan for more noise per release, or randomise the labels once with "
-        f"labels=rr(epsilon={shown:.2g})"
+        "train fewer epochs, plan for more noise per release, or randomise the labels once with "
+        f"labels=rr(epsilon={rounded_down(label_epsilon(budget)):g})"
     )

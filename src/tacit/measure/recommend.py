@@ -9,6 +9,7 @@ from typing import final
 
 from tacit.measure._arrays import positive_count
 from tacit.measure.bounds import auc_bound, gaussian_auc
+from tacit.measure.budget import rounded_down
 from tacit.measure.label_auc import flip_for_epsilon, randomized_label_auc
 from tacit.spec import require
 
@@ -26,7 +27,9 @@ class Recommendation:
         protect: the spec of the per-step protection; ``"none"`` where labels are randomised.
         labels: the spec of the label mechanism, or None.
         leak: the leak AUC to expect after all epochs.
-        bound: no score exceeds this, under the assumption of the certificate.
+        bound: no score exceeds this, under the assumption of the certificate; for noise, of honest
+            batches only.
+        budget: the ``--budget`` that has room for all of it: a budget is judged by the bound.
         effective: as many clean labels have the variance of the debiased ones; None for noise.
         reason: what the choice is based on, in words.
     """
@@ -35,14 +38,18 @@ class Recommendation:
     labels: str | None
     leak: float
     bound: float
+    budget: str
     effective: int | None
     reason: str
 
     def __str__(self) -> str:
-        flags = (
-            f"--protect '{self.protect}'" if self.labels is None else f"--labels '{self.labels}'"
+        flags, whose = f"--labels '{self.labels}'", ""
+        if self.labels is None:
+            flags, whose = f"--protect '{self.protect}'", " for honest batches"
+        return (
+            f"{flags} --budget {self.budget}: leak {self.leak:.2f} expected, bound "
+            f"{self.bound:.2f}{whose}; {self.reason}"
         )
-        return f"{flags}: leak {self.leak:.2f} expected, bound {self.bound:.2f}; {self.reason}"
 
 
 def recommend(
@@ -75,11 +82,11 @@ def recommend(
 
 
 def _randomised(target: float, examples: int, classes: int) -> Recommendation:
-    epsilon = _down(math.log((1 + (classes - 1) * (2 * target - 1)) / (2 - 2 * target)))
+    epsilon = rounded_down(math.log((1 + (classes - 1) * (2 * target - 1)) / (2 - 2 * target)))
     while (
         randomized_label_auc(flip_for_epsilon(epsilon, classes=classes), classes=classes) > target
     ):
-        epsilon = _down(epsilon * 0.99)
+        epsilon = rounded_down(epsilon * 0.99)
     flip = flip_for_epsilon(epsilon, classes=classes)
     leak = randomized_label_auc(flip, classes=classes)
     effective = int(examples * (1 - flip * classes / (classes - 1)) ** 2)
@@ -89,30 +96,31 @@ def _randomised(target: float, examples: int, classes: int) -> Recommendation:
         labels=f"rr(epsilon={epsilon:g})",
         leak=leak,
         bound=leak,
+        budget=f"epsilon={epsilon:g}",
         effective=effective,
         reason=f"{flip:.0%} of labels are flipped, once, so epochs add nothing; debiased, they are "
         f"as noisy as {effective:,} clean ones{few}",
     )
 
 
-def _leak(epsilon: float, classes: int) -> float:
-    return randomized_label_auc(flip_for_epsilon(epsilon, classes=classes), classes=classes)
-
-
 def _noise(target: float, epochs: int) -> Recommendation:
-    each = _down(2 * NormalDist().inv_cdf(target) ** 2 / epochs)
+    each = rounded_down(2 * NormalDist().inv_cdf(target) ** 2 / epochs)
     total = each * epochs
     return Recommendation(
         protect=f"marvell(sum_kl={each:g}, covariance=full)",
         labels=None,
         leak=gaussian_auc(total),
         bound=auc_bound(total),
+        budget=_budget(total),
         effective=None,
         reason=f"sumKL {each:g} per release adds up to {total:.2g} over the epochs",
     )
 
 
-def _down(value: float) -> float:
-    """Return three digits of a value, never more than it."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return round(math.floor(value / unit) * unit, 12)
+def _budget(total: float) -> str:
+    """Return the least budget of three digits with room for a sum_kl, of AUC where that is one."""
+    limit = math.ceil(auc_bound(total) * 1000 - 1e-6) / 1000
+    if limit < 1:
+        return f"auc={limit:g}"
+    unit = 10.0 ** (math.floor(math.log10(total)) - 2)
+    return f"sum_kl={math.ceil(total / unit - 1e-6) * unit:.3g}"

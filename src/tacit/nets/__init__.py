@@ -13,6 +13,7 @@ from tacit.nets.image import Block, ImageStacked
 from tacit.nets.conv import IsicConv, MnistConv
 from tacit.nets.resnet import ResNet
 from tacit.nets.custom import from_modules
+from tacit.nets.initialise import initialise
 
 __all__ = [
     "COMBINES",
@@ -39,6 +40,7 @@ __all__ = [
     "combined_width",
     "from_modules",
     "get",
+    "initialise",
     "layer_outputs",
     "names",
 ]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets.combine import Combine, combine, combined_width
+from tacit.nets.initial import Seed
 from tacit.spec import Registry, Specified, require
 
 __all__ = [
@@ -92,7 +93,8 @@ class Architecture(Specified, ABC):
 
     Subclasses are frozen dataclasses registered in ``MODELS``; their fields are parameters. Weights
     depend on the seed and on a layer's place only: a party that builds its own part alone gets the
-    weights that the same part has in the whole. Parts are built on the CPU.
+    weights that the same part has in the whole. They are drawn by ``tacit.nets.initial``, never by
+    torch's generators, whose 32 bits can be searched. Parts are built on the CPU.
     """
 
     uses_own: ClassVar[bool] = False
@@ -114,18 +116,21 @@ class Architecture(Specified, ABC):
 
     @abstractmethod
     def bottom(
-        self, inputs: Inputs, *, cut: int | None, classes: int, seed: int, party: int = 0
+        self, inputs: Inputs, *, cut: int | None, classes: int, seed: Seed, party: int = 0
     ) -> nn.Module:
-        """Return the part of one feature party alone."""
+        """Return the part of one feature party alone.
+
+        Its seed is part of what both sides agree on: the label party may know these weights.
+        """
 
     @abstractmethod
     def top(
-        self, width: int, *, own: Inputs | None, cut: int | None, classes: int, seed: int
+        self, width: int, *, own: Inputs | None, cut: int | None, classes: int, seed: Seed
     ) -> nn.Module:
         """Return the label party's part alone, for a combined cut of this width.
 
-        Whoever knows the seed knows these first weights: over a network, give the top a seed that
-        the feature parties do not know.
+        Whoever knows the seed knows these first weights: over a network, give the top a secret
+        ``tacit.rng.Key`` in its place.
         """
 
     @final
@@ -149,7 +154,7 @@ class Architecture(Specified, ABC):
         cut: int | None = None,
         combine: Combine = "sum",
         classes: int = 2,
-        seed: int,
+        seed: Seed,
     ) -> SplitModel:
         """Return one bottom per feature party and the top, with weights out of the seed.
 
@@ -159,7 +164,7 @@ class Architecture(Specified, ABC):
             cut: how many layers are at the feature parties; None takes the published cut.
             combine: how the embeddings become one cut.
             classes: two give one logit, more give one each.
-            seed: the same seed gives the same weights, bit for bit.
+            seed: of an experiment, or a key; the same one gives the same weights, bit for bit.
         """
         cut = self.resolve(cut)
         width = self.cut_width(cut=cut, classes=classes)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, final
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
 from tacit.nets.base import MODELS
 from tacit.nets.image import Block, ImageStacked, Shape
-from tacit.nets.initial import Init, convolution, linear
+from tacit.nets.initial import Draws, Init, convolution, linear
 from tacit.spec import require
 
 __all__ = ["Conv", "Dense", "IsicConv", "MnistConv"]
@@ -51,9 +50,9 @@ class Conv(Block):
         shrink = 2 if self.pool else 1
         return self.channels, height // shrink, width // shrink
 
-    def module(self, inputs: Shape, rng: torch.Generator, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
         """Return the layer with fresh weights."""
-        return _ConvModule(convolution(inputs[0], self.channels, rng, init=init), pool=self.pool)
+        return _ConvModule(convolution(inputs[0], self.channels, draws, init=init), pool=self.pool)
 
 
 @final
@@ -83,9 +82,9 @@ class Dense(Block):
         """Return the units as channels of one pixel."""
         return self.units, 1, 1
 
-    def module(self, inputs: Shape, rng: torch.Generator, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
         """Return the layer with fresh weights."""
-        return _DenseModule(linear(prod(inputs), self.units, rng, init=init), active=self.active)
+        return _DenseModule(linear(prod(inputs), self.units, draws, init=init), active=self.active)
 
 
 @final

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets.base import Inputs
-from tacit.nets.initial import table
+from tacit.nets.initial import Draws, table
+from tacit.rng import Key
 from tacit.spec import require
 
 __all__ = ["Features", "StackedEmbedding"]
@@ -37,7 +38,7 @@ class StackedEmbedding(nn.Module):
     sizes: Tensor
 
     def __init__(
-        self, cardinalities: Sequence[int], dim: int, *, rng: torch.Generator | None = None
+        self, cardinalities: Sequence[int], dim: int, *, draws: Draws | None = None
     ) -> None:
         super().__init__()
         require(len(cardinalities) > 0, "an embedding needs at least one column", 0)
@@ -49,7 +50,7 @@ class StackedEmbedding(nn.Module):
         starts = (0, *accumulate(self.cardinalities[:-1]))
         for name, numbers in (("offsets", starts), ("sizes", self.cardinalities)):
             self.register_buffer(name, torch.tensor(numbers, device="cpu"), persistent=False)
-        self.table = table(self.cardinalities, dim, rng)
+        self.table = table(self.cardinalities, dim, draws or Draws(Key.fresh()))
 
     def forward(self, categorical: Tensor, *, check: bool = False) -> Tensor:
         """Return ``[B, c * dim]`` for the category indices ``[B, c]``."""
@@ -82,12 +83,14 @@ class Features(nn.Module):
     torch.Size([5, 6])
     """
 
-    def __init__(self, inputs: Inputs, dim: int, *, rng: torch.Generator | None = None) -> None:
+    def __init__(self, inputs: Inputs, dim: int, *, draws: Draws | None = None) -> None:
         super().__init__()
         self.inputs = inputs
         self.width = inputs.numeric + len(inputs.cardinalities) * dim
         self.embedding = (
-            StackedEmbedding(inputs.cardinalities, dim, rng=rng) if inputs.cardinalities else None
+            StackedEmbedding(inputs.cardinalities, dim, draws=draws)
+            if inputs.cardinalities
+            else None
         )
 
     def forward(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets.base import Architecture, Inputs, logit_count
-from tacit.nets.initial import Init, generator
+from tacit.nets.initial import Draws, Init, Seed, draws_at
 from tacit.nets.stack import Layer, Own, Stack, refuse_columns
 from tacit.spec import require
 
@@ -38,7 +38,7 @@ class Block(ABC):
         """Return what becomes of the shape of one image."""
 
     @abstractmethod
-    def module(self, inputs: Shape, rng: torch.Generator, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
         """Return the layer with fresh weights, for inputs ``[B, channels, height, width]``."""
 
 
@@ -47,12 +47,12 @@ def _shape(image: Shape, blocks: Sequence[Block]) -> Shape:
 
 
 def _modules(
-    blocks: Sequence[Block], shape: Shape, *, first: int, seed: int, party: int, init: Init
+    blocks: Sequence[Block], shape: Shape, *, first: int, seed: Seed, party: int, init: Init
 ) -> nn.ModuleList:
     """Return the layers of some blocks; their numbers in the whole decide about the weights."""
     modules = nn.ModuleList()
     for number, block in enumerate(blocks, start=first):
-        modules.append(block.module(shape, generator(seed, "layer", number, party), init))
+        modules.append(block.module(shape, draws_at(seed, "layer", number, party), init))
         shape = block.shape(shape)
     return modules
 
@@ -75,7 +75,7 @@ class ImageBottom(nn.Module):
     """
 
     def __init__(
-        self, image: Shape, blocks: Sequence[Block], *, seed: int, party: int, init: Init
+        self, image: Shape, blocks: Sequence[Block], *, seed: Seed, party: int, init: Init
     ) -> None:
         super().__init__()
         self.image = image
@@ -118,7 +118,7 @@ class ImageTop(nn.Module):
         own: Inputs | None,
         first: int,
         classes: int,
-        seed: int,
+        seed: Seed,
         init: Init,
     ) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class ImageStacked(Architecture, ABC):
         *,
         cut: int | None,
         classes: int,  # noqa: ARG002 - no layer before the cut depends on them
-        seed: int,
+        seed: Seed,
         party: int = 0,
     ) -> nn.Module:
         """Return the part of one feature party alone."""
@@ -204,7 +204,7 @@ class ImageStacked(Architecture, ABC):
 
     @final
     def top(
-        self, width: int, *, own: Inputs | None, cut: int | None, classes: int, seed: int
+        self, width: int, *, own: Inputs | None, cut: int | None, classes: int, seed: Seed
     ) -> nn.Module:
         """Return the label party's part alone; embeddings side by side are more channels."""
         _, height, across = self.cut_shape(cut)

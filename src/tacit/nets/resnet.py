@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from math import gcd
 from typing import final
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, relu
 
 from tacit.nets.base import MODELS
 from tacit.nets.conv import Dense
 from tacit.nets.image import Block, ImageStacked, Shape
-from tacit.nets.initial import Init, convolution
+from tacit.nets.initial import Draws, Init, convolution
 from tacit.spec import require
 
 __all__ = ["ResNet"]
@@ -48,26 +47,36 @@ class Stem(Block):
         """Return what becomes of the shape of one image."""
         return self.channels, *inputs[1:]
 
-    def module(self, inputs: Shape, rng: torch.Generator, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
         """Return the layer with fresh weights."""
-        return _StemModule(convolution(inputs[0], self.channels, rng, init=init, bias=False))
+        return _StemModule(convolution(inputs[0], self.channels, draws, init=init, bias=False))
 
 
 @final
 class _ResidualModule(nn.Module):
+    """A residual block.
+
+    ``way`` is a 1 x 1 convolution of stride 1 over every ``stride``-th pixel, which is what a
+    strided one computes. Strided itself, with a batch in ``channels_last`` and fewer than 8
+    channels, oneDNN's AVX2 kernel (torch 2.13.0) writes past its buffer in the backward pass.
+    """
+
     def __init__(
         self, first: nn.Conv2d, second: nn.Conv2d, way: nn.Conv2d | None, *, pool: bool
     ) -> None:
         super().__init__()
         self.first, self.second, self.way = first, second, way
         self.norms = nn.ModuleList(_norm(first.out_channels) for _ in range(2))
+        self.stride = first.stride[0]
         self.pool = pool
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``[B, channels, height, width]``."""
         out = relu(self.norms[0](self.first(x)))
         out = self.norms[1](self.second(out))
-        out = relu(out + (x if self.way is None else self.way(x)))
+        if self.way is not None:
+            x = self.way(x[:, :, :: self.stride, :: self.stride])
+        out = relu(out + x)
         return adaptive_avg_pool2d(out, 1) if self.pool else out
 
 
@@ -91,15 +100,13 @@ class Residual(Block):
         height, width = (-(-side // self.stride) for side in inputs[1:])
         return self.channels, height, width
 
-    def module(self, inputs: Shape, rng: torch.Generator, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
         """Return the layer with fresh weights."""
         wide, step = self.channels, self.stride
-        first = convolution(inputs[0], wide, rng, init=init, bias=False, stride=step)
-        second = convolution(wide, wide, rng, init=init, bias=False)
+        first = convolution(inputs[0], wide, draws, init=init, bias=False, stride=step)
+        second = convolution(wide, wide, draws, init=init, bias=False)
         same = step == 1 and inputs[0] == wide
-        way = None if same else convolution(
-            inputs[0], wide, rng, init=init, bias=False, stride=step, kernel=1
-        )  # fmt: skip
+        way = None if same else convolution(inputs[0], wide, draws, init=init, bias=False, kernel=1)
         return _ResidualModule(first, second, way, pool=self.pool)
 
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-import torch
 from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets.base import Architecture, Inputs, logit_count
 from tacit.nets.embedding import Features
-from tacit.nets.initial import Init, generator, linear
+from tacit.nets.initial import Draws, Init, Seed, draws_at, linear
 from tacit.spec import require
 
 __all__ = ["Bottom", "Dense", "Layer", "Own", "Stack", "Stacked", "Top", "refuse_columns"]
@@ -69,15 +68,14 @@ class Dense(nn.Module):
 
     ``out = activation(W x + b + extra)``
 
-    >>> Dense(3, Layer(2), generator(0))(torch.zeros(4, 3)).shape
+    >>> import torch
+    >>> Dense(3, Layer(2), draws_at(0))(torch.zeros(4, 3)).shape
     torch.Size([4, 2])
     """
 
-    def __init__(
-        self, inputs: int, layer: Layer, rng: torch.Generator, *, init: Init = "torch"
-    ) -> None:
+    def __init__(self, inputs: int, layer: Layer, draws: Draws, *, init: Init = "torch") -> None:
         super().__init__()
-        self.linear = linear(inputs, layer.width, rng, init=init)
+        self.linear = linear(inputs, layer.width, draws, init=init)
         self.activation = _ACTIVATIONS[layer.activation]()
 
     def forward(self, x: Tensor, extra: Tensor | None = None) -> Tensor:
@@ -91,18 +89,19 @@ class Dense(nn.Module):
 class Bottom(nn.Module):
     """A feature party's part: its columns through the layers before the cut.
 
+    >>> import torch
     >>> stack = Stack(hidden=(Layer(8), Layer(4)), published_cut=1, embedding=4)
     >>> Bottom(Inputs(3), stack, cut=2, seed=0, party=0)(torch.zeros(5, 3)).shape
     torch.Size([5, 4])
     """
 
-    def __init__(self, inputs: Inputs, stack: Stack, *, cut: int, seed: int, party: int) -> None:
+    def __init__(self, inputs: Inputs, stack: Stack, *, cut: int, seed: Seed, party: int) -> None:
         super().__init__()
         self.inputs = inputs
         self.width = stack.hidden[cut - 1].width
-        self.features = Features(inputs, stack.embedding, rng=generator(seed, "embedding", party))
+        self.features = Features(inputs, stack.embedding, draws=draws_at(seed, "embedding", party))
         self.layers = nn.ModuleList(
-            Dense(fan_in, layer, generator(seed, "layer", number, party), init=stack.init)
+            Dense(fan_in, layer, draws_at(seed, "layer", number, party), init=stack.init)
             for number, fan_in, layer in stack.numbered(self.features.width, 1, cut)
         )
 
@@ -122,17 +121,18 @@ class Own(nn.Module):
 
     ``out = V [embed(categorical), numeric]``, plus a bias in the wide part of Wide & Deep.
 
+    >>> import torch
     >>> stack = Stack(hidden=(Layer(8),), published_cut=1, embedding=4, wide=True)
     >>> Own(Inputs(3), stack, 1, seed=0)(torch.zeros(5, 3), None).shape
     torch.Size([5, 1])
     """
 
-    def __init__(self, inputs: Inputs, stack: Stack, width: int, *, seed: int) -> None:
+    def __init__(self, inputs: Inputs, stack: Stack, width: int, *, seed: Seed) -> None:
         super().__init__()
         size = 1 if stack.wide else stack.embedding
-        self.features = Features(inputs, size, rng=generator(seed, "own embedding"))
+        self.features = Features(inputs, size, draws=draws_at(seed, "own embedding"))
         self.linear = linear(
-            self.features.width, width, generator(seed, "own"), bias=stack.wide, init=stack.init
+            self.features.width, width, draws_at(seed, "own"), bias=stack.wide, init=stack.init
         )
 
     def forward(
@@ -151,13 +151,13 @@ class Top(nn.Module):
     """
 
     def __init__(
-        self, width: int, stack: Stack, *, own: Inputs | None, cut: int, classes: int, seed: int
+        self, width: int, stack: Stack, *, own: Inputs | None, cut: int, classes: int, seed: Seed
     ) -> None:
         super().__init__()
         logits = logit_count(classes)
         whole = replace(stack, hidden=(*stack.hidden, Layer(logits, "none")))
         self.layers = nn.ModuleList(
-            Dense(fan_in, layer, generator(seed, "layer", number, 0), init=stack.init)
+            Dense(fan_in, layer, draws_at(seed, "layer", number, 0), init=stack.init)
             for number, fan_in, layer in whole.numbered(width, cut + 1, len(whole.hidden))
         )
         self.single = logits == 1
@@ -225,7 +225,7 @@ class Stacked(Architecture, ABC):
 
     @final
     def bottom(
-        self, inputs: Inputs, *, cut: int | None, classes: int, seed: int, party: int = 0
+        self, inputs: Inputs, *, cut: int | None, classes: int, seed: Seed, party: int = 0
     ) -> nn.Module:
         """Return the part of one feature party alone."""
         require(inputs.columns > 0, f"feature party {party} needs at least one column", 0)
@@ -233,7 +233,7 @@ class Stacked(Architecture, ABC):
 
     @final
     def top(
-        self, width: int, *, own: Inputs | None, cut: int | None, classes: int, seed: int
+        self, width: int, *, own: Inputs | None, cut: int | None, classes: int, seed: Seed
     ) -> nn.Module:
         """Return the label party's part alone, for a combined cut of this width."""
         place, stack = self.resolve(cut), self.stack(classes)

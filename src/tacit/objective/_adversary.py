@@ -105,7 +105,7 @@ class Adversarial(Learner):
         stream = self._key.stream("gafm", turn.step, tag)
         cut = turn.cut.detach()
         if first:
-            cut = stream.normal(*cut.shape, dtype=torch.float32).to(cut)
+            cut = stream.normal(*cut.shape).to(cut)
         outputs = turn.outputs(cut)
         predicted = torch.sigmoid(outputs)
         noise = self._play.sigma * stream.normal(len(labels)).to(cut)
@@ -149,7 +149,7 @@ class Adversarial(Learner):
         leaf = cut.clone().requires_grad_()
         loss = -self.discriminator(torch.sigmoid(turn.outputs(leaf))).mean()
         (gan,) = torch.autograd.grad(loss, leaf)
-        draws = torch.special.ndtr(stream.normal(len(cut), dtype=torch.float64)).to(cut)
+        draws = torch.special.ndtr(stream.normal(len(cut))).to(cut)
         sides = torch.zeros_like(draws) if labels is None else 2 * labels.to(cut.dtype) - 1
         target = (0.5 + self._play.delta * draws * sides).view_as(cut)
         inside = cut.clamp(_EDGE, 1 - _EDGE)
@@ -212,7 +212,7 @@ def _linear(inputs: int, outputs: int, stream: Stream) -> nn.Linear:
     bound = inputs**-0.5
     with torch.no_grad():
         for weight in _weights(layer):
-            flat = torch.special.ndtr(stream.normal(*weight.shape, dtype=torch.float64))
+            flat = torch.special.ndtr(stream.normal(*weight.shape))
             weight.copy_((2 * flat - 1) * bound)
     return layer
 

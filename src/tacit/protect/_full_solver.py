@@ -38,16 +38,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tacit.machine import Moments, directed
-
-__all__ = ["FullSolution", "Shares", "solve_full", "solve_narrow", "sum_kl_of"]
+__all__ = ["FullSolution", "Shares", "solve_full", "sum_kl_of"]
 
 Vector = npt.NDArray[np.float64]
 
 _RESOLVED = 1e-12  # floor over trace below which rounding decides what an inverse is
-
-# Conjugate gradients: most steps, and when to stop, by what is left of the claim.
-_STEPS, _LEFT = 12, 1e-5
 
 
 @final
@@ -74,10 +69,8 @@ class FullSolution:
     """Noise covariances of both classes in the directions seen, and the floor outside of them."""
 
     noise: Tensor  # [2, r, r], negatives first
-    traces: tuple[float, float]  # of both
-    spreads: tuple[float, float]  # their Frobenius norms
+    sizes: Tensor  # [2, 2], trace and Frobenius norm of each
     outside: float  # variance of isotropic noise on top, for all rows; 0 when all is seen
-    floor: float  # the least variance of either class's noise in any direction seen
     sum_kl: float  # KL divergence between the noisy classes, both ways added
     power: float  # expected squared norm of the noise of one row
 
@@ -155,13 +148,11 @@ def solve_full(
     else:
         A, B = (_shifted(M, common.outside) for M in covs + noise)
         found = _sum_kl(A, B, (1.0 - theta) * (S1 - S0), D)
-    spread0, spread1 = torch.linalg.vector_norm(noise, dim=(1, 2)).tolist()
+    traces = noise.diagonal(dim1=1, dim2=2).sum(dim=1)
     return FullSolution(
         noise=noise,
-        traces=_traces(noise),
-        spreads=(spread0, spread1),
+        sizes=torch.stack([traces, torch.linalg.vector_norm(noise, dim=(1, 2))], dim=1),
         outside=common.outside,
-        floor=common.floor,
         sum_kl=found,
         power=theta * surplus + common.power + P,
     )
@@ -187,41 +178,10 @@ def _surplus(
     return H, surplus, most * power / surplus
 
 
-def solve_narrow(known: Moments, *, p: float, power: float) -> FullSolution | None:
-    """Return the same for a power by machine code: matrices in float32, vectors in float64.
-
-    None where float32 will not do: the power does not suffice for equal covariances, or x is not
-    found. P keeps the eigenvalues close to each other, so two or three steps of conjugate gradients
-    are as good as a factor. With ``(T + P I) x = D - e``, what is claimed is not below
-    ``D'(T + N)^-1 D = x'D + x'e + e'(T + N)^-1 e``, as no noise is below f.
-    """
-    shares, (t1, t0), r = Shares(), known.traces, len(known.difference)
-    surplus = (1.0 - p) * t0 + p * t1
-    if shares.surplus * power < surplus:
-        return None
-    R, spread = power - surplus, max(t0 + t1 - known.along / known.gap, 0.0)
-    common = _Common.of(spread=spread, R=R, r=r, width=r, shares=shares)
-    f, P = common.floor, R - common.power
-    found = directed(known, cover=common.cover, floor=f, power=P, limit=_LEFT * f, steps=_STEPS)
-    if found is None:
-        return None
-    x, e = found.x, found.rest
-    return FullSolution(
-        noise=found.noise,
-        traces=(t0 + common.power + P, t1 + common.power + P),
-        spreads=found.spreads,
-        outside=0.0,
-        floor=f,
-        sum_kl=float(known.difference @ x) + abs(float(x @ e)) + float(e @ e) / f,
-        power=power,
-    )
-
-
 def _parts(G: Tensor) -> Tensor:
     """Return the positive and the negative part of a symmetric matrix; they differ by it."""
     values, vectors = torch.linalg.eigh(G)
-    vectors = vectors[:, values > 0.0]
-    up = (vectors * values[values > 0.0]) @ vectors.T
+    up = (vectors * values.clamp_min(0.0)) @ vectors.T
     return torch.stack([up, up - G])
 
 

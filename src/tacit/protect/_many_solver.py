@@ -101,8 +101,9 @@ def reach(roots: Tensor, there: Tensor, means: Tensor, *, sum_kl: float) -> Tens
     halving the interval keeps one that is.
 
     >>> one = torch.ones(1).double()
-    >>> reach(one, 0 * one, torch.tensor([[0.0], [1.0]]).double(), sum_kl=0.25)
-    tensor([4.], dtype=torch.float64)
+    >>> found = reach(one, 0 * one, torch.tensor([[0.0], [1.0]]).double(), sum_kl=0.25)
+    >>> round(found.item(), 9)
+    4.0
     """
     low, high = 0.0, worst_pair(means, roots)[0] / sum_kl
     if worst_pair(means, there)[0] <= sum_kl:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, final
 
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.protect.parts import Isotropic, Part, write_both
+from tacit.protect.parts import Isotropic, Part
 from tacit.rng import Stream
-from tacit.rows import as_rows, blocks, detached, exponent, on_host, piece, working
+from tacit.rows import GRID, as_rows, blocks, exponent, norms, on_host, piece, unit_rows
 from tacit.spec import Registry, Specified
 from tacit.types import Cut
 
@@ -31,6 +31,7 @@ __all__ = [
     "BATCH",
     "EMPIRICAL",
     "NOISE_ONLY",
+    "NOTHING",
     "PROTECTIONS",
     "RUNNING",
     "Batch",
@@ -38,6 +39,7 @@ __all__ = [
     "Plan",
     "Protection",
     "draw",
+    "made_up",
     "noise_only",
 ]
 
@@ -51,20 +53,32 @@ EMPIRICAL = "empirical only: no bound is claimed"
 # The length of a row of pure noise, in units of one example's gradient. It must not depend on
 # labels, hence not on the gradients; a cross-entropy gradient of norm 1/16 is ordinary.
 _COLD_LENGTH = 2.0**-4
+NOTHING = (
+    "none: the release holds nothing of single rows, only that the batch was such a one, the size "
+    "of its gradients and their mean line up to its sign"
+)
 _MOST_CLASSES = 1 << 16  # beyond this, labels are rather ids that were passed by mistake
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """A cut that passed its checks: rows in a working type, and how coarse the release will be.
+    """A cut that passed its checks: its rows in ``float64`` on the host, whatever they came as.
 
-    Labels are on the host, because what is computed from them alone is small.
+    Attributes:
+        rows: ``[B, d]``, one gradient each.
+        labels: ``[B]``, as they came.
+        positive: which rows have label 1.
+        classes: how many there are, as far as it is known.
+        probs: ``[B]``, predicted probabilities of the positive class, in ``float64``.
+        weight: the factor of one example's loss in the loss that was differentiated.
+        exponent: every value of ``rows`` is below ``2 ** exponent``; None when all are zero.
+        resolution: the finest difference that a release shows, relative to its largest value.
     """
 
     rows: Tensor
     labels: npt.NDArray[Any]
-    positive: npt.NDArray[np.bool_]  # which rows have label 1
+    positive: npt.NDArray[np.bool_]
     classes: int
     probs: Tensor | None
     weight: float
@@ -72,9 +86,16 @@ class Batch:
     resolution: float
 
     @cached_property
-    def sides(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the rows with another label are, and where those with label 1."""
-        return np.flatnonzero(~self.positive), np.flatnonzero(self.positive)
+    def owner(self) -> npt.NDArray[np.int64]:
+        """The class of each row: 1 for label 1 and 0 for any other, or the labels of many."""
+        found: npt.NDArray[np.int64] = (self.labels if self.classes > 2 else self.positive).astype(
+            np.int64
+        )
+        return found
+
+    def scale(self, exponent: int) -> float:
+        """Return the unit of statistics that may be another batch's: never too small for this."""
+        return 2.0 ** max(exponent, exponent if self.exponent is None else self.exponent)
 
     @classmethod
     def of(cls, cut: Cut, *, needs: Collection[str] = (), classes: int = 2, seen: int = 2) -> Batch:
@@ -86,7 +107,7 @@ class Batch:
         for name in ("grads", "labels"):
             if not isinstance(value := getattr(cut, name), Tensor):
                 raise InputError(f"{name} must be a tensor, got {type(value).__name__}")
-        flat = as_rows(detached(cut.grads))
+        flat = as_rows(cut.grads.detach())
         _check_column(cut.labels, "labels", flat.shape[0])
         labels = on_host(cut.labels)
         positive = labels == 1
@@ -99,15 +120,17 @@ class Batch:
             _check_probs(cut.probs)
         if not isinstance(cut.weight, int | float) or not 0 < cut.weight < math.inf:
             raise InputError(f"weight must be positive and finite, got {cut.weight}")
+        # By numpy, which asks for large pages: small ones took half of the time.
+        rows = torch.from_numpy(on_host(flat).astype(np.float64, order="C"))
         return cls(
-            rows=working(flat).contiguous(),
+            rows=rows,
             labels=labels,
             positive=positive,
             classes=max(classes, seen) if binary else _count_classes(labels, max(classes, seen)),
-            probs=None if cut.probs is None else cut.probs.detach().double().to(flat.device),
+            probs=None if cut.probs is None else cut.probs.detach().to("cpu", torch.float64),
             weight=cut.weight,
-            exponent=exponent(flat),
-            resolution=torch.finfo(flat.dtype).eps,
+            exponent=exponent(rows),
+            resolution=max(GRID, torch.finfo(flat.dtype).eps),
         )
 
 
@@ -124,7 +147,7 @@ class Plan(Generic[M]):
         sum_kl: computed from the standard deviations in ``noise``; None where nothing is claimed.
         any_covariance: whether ``sum_kl`` allows for classes of any covariance, not only uI and vI.
         limit: the root of the allowed noise power per row; None without a budget.
-        signal: False releases the noise without the gradients.
+        substitute: rows that the noise is added to in place of the gradients, which stay here.
     """
 
     noise: tuple[Part, ...]
@@ -134,7 +157,12 @@ class Plan(Generic[M]):
     sum_kl: float | None = None
     any_covariance: bool = False
     limit: float | None = None
-    signal: bool = True
+    substitute: Tensor | None = None
+
+    @property
+    def signal(self) -> bool:
+        """Whether the release holds the gradients."""
+        return self.substitute is None
 
 
 @final
@@ -170,31 +198,54 @@ class Protection(Specified, ABC, Generic[M]):
     def apply(self, batch: Batch, stream: Stream, memory: object) -> Draft:
         """Return the rows with their noise drawn from the stream."""
         plan = self.plan(batch, memory)  # type: ignore[arg-type]
-        rows = draw(plan, batch.rows, stream)
-        return Draft(rows=rows, plans=(plan,), given=(batch.rows,), memory=plan.memory)
+        # Also where it is not needed, as long as it might be: it must not show in the time.
+        if not plan.signal or (memory is None and plan.memory is not None):
+            stand_in = self.stand_in(batch, stream)
+            if stand_in is not None and not plan.signal:
+                plan = replace(stand_in, memory=plan.memory)
+        given = batch.rows if plan.substitute is None else plan.substitute
+        rows = draw(plan, given, stream)
+        return Draft(rows=rows, plans=(plan,), given=(given,), memory=plan.memory)
+
+    def stand_in(self, batch: Batch, stream: Stream) -> Plan[M] | None:
+        """Return a plan that looks like that of other batches and holds nothing of any row.
+
+        None if the protection has none for made-up rows either, as for a batch of few rows, and for
+        more than two classes: there the mean of one class's gradients would tell which it is.
+        """
+        if batch.exponent is None or batch.classes > 2:
+            return None
+        made = made_up(batch, stream)
+        plan = self.plan(made, None)
+        if not plan.signal or not plan.noise:
+            return None
+        return Plan(
+            noise=plan.noise,
+            memory=None,
+            how=NOISE_ONLY,
+            assumption=NOTHING,
+            sum_kl=0.0,
+            substitute=made.rows,
+        )
 
 
 PROTECTIONS: Registry[Protection[Any]] = Registry("protection")
 
 
 def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
-    """Return the rows (or zeros, without signal) plus every part of the plan's noise."""
-    out = torch.empty_like(rows)
+    """Return the rows plus every part of the plan's noise."""
+    out = torch.from_numpy(np.empty(rows.shape))
     total, width = rows.shape
     for block in blocks(total, width):
         part, base = piece(out, block), piece(rows, block)
-        if not plan.signal:
-            base = part.zero_()
-        elif not plan.noise:
+        if not plan.noise:
             part.copy_(base)
-        inside = [noise.inside(block, total) for noise in plan.noise]
-        count = [n.count(part.shape[0], width, i) for n, i in zip(plan.noise, inside, strict=True)]
+        count = [noise.count(part.shape[0], width) for noise in plan.noise]
         # One draw for all parts: short draws cost more in calls than in arithmetic.
-        drawn = stream.normal(sum(count), dtype=rows.dtype, device=rows.device)
-        split = drawn.split_with_sizes(count)
-        done = 2 * write_both(plan.noise, base, part, block, inside, split)
-        for number, noise in enumerate(plan.noise[done:], start=done):
-            noise.write(part if number else base, part, block, inside[number], split[number])
+        drawn = stream.normal(sum(count)).split_with_sizes(count)
+        for noise, normals in zip(plan.noise, drawn, strict=True):
+            noise.write(base, part, block, normals)
+            base = part
     return out
 
 
@@ -205,9 +256,41 @@ def noise_only(batch: Batch, memory: M | None) -> Plan[M]:
         noise=(Isotropic(std=std),),
         memory=memory,
         how=NOISE_ONLY,
-        assumption="none: the release holds no gradient, only that the batch was such a one",
+        assumption=NOTHING,
         sum_kl=0.0,
-        signal=False,
+        substitute=torch.zeros_like(batch.rows),
+    )
+
+
+def made_up(batch: Batch, stream: Stream) -> Batch:
+    """Return a batch of two classes that was drawn, in the size and the span of this one.
+
+    Row i is ``scale (centre of its made-up class + noise)``. The centres are the mean of the
+    gradients' lines ``g / ||g||`` and its opposite, the noise has the lines' covariance; the scale
+    is the power of two nearest to the gradients' median length. With one logit a line is the same
+    for either label up to its sign, so nothing of single examples is in it.
+    """
+    rows, (count, width) = batch.rows, batch.rows.shape
+    length = norms(rows)
+    lines = unit_rows(rows)
+    middle = lines.mean(dim=0)
+    core = (lines - middle) / math.sqrt(count)  # its covariance is core' core
+    if count > width:
+        around = core.T @ core
+        around.diagonal().add_(1e-12)
+        core = torch.linalg.cholesky(around).T
+    labels = torch.empty(count, dtype=torch.int64)
+    labels[stream.normal(count).argsort()] = torch.arange(count) % 2
+    side = stream.normal(1).sign()  # which class has one row more must not show either
+    noise = stream.normal(count, len(core)) @ core
+    scale = 2.0 ** round(math.log2(float(length[length > 0].median())))
+    made = ((1.0 - 2.0 * labels.unsqueeze(1)) * side * middle + noise) * scale
+    return replace(
+        batch,
+        rows=made,
+        labels=labels.numpy(),
+        positive=(labels == 1).numpy(),
+        exponent=exponent(made),
     )
 
 
@@ -227,7 +310,7 @@ def _check_probs(probs: Tensor | None) -> None:
 
 def _count_classes(labels: npt.NDArray[Any], known: int) -> int:
     peak = float(labels.max())
-    return max(known, int(peak) + 1) if peak < _MOST_CLASSES else known
+    return max(known, int(peak) + 1) if 0 <= peak < _MOST_CLASSES else known
 
 
 def _check_classes(labels: npt.NDArray[Any], classes: int, seen: int) -> None:

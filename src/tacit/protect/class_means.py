@@ -7,11 +7,9 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from tacit.protect.base import Batch
-from tacit.rows import blocks, on_host, piece, to_place
+from tacit.protect.statistics import sums_by_class
 
 __all__ = ["ClassMeans", "Moments"]
 
@@ -39,21 +37,19 @@ class Moments:
     @classmethod
     def of(cls, batch: Batch, *, classes: int) -> Moments:
         """Return the moments of a batch; one of zeros only has the unit one."""
-        names, place = np.unique(batch.labels.astype(np.int64), return_inverse=True)
-        member = (place == np.arange(len(names))[:, None]).astype(np.float64)
-        sums, squares = _sums(batch.rows, member, 2.0 ** -(batch.exponent or 0))
-        sizes = member.sum(axis=1)
-        own = sums / sizes[:, None]
-        several = sizes >= 2
-        spread = squares[several] - sizes[several] * np.square(own[several]).sum(axis=1)
-        total = max(1.0, float(sizes[several].sum())) * batch.rows.shape[1]
-        counts, means = np.zeros(classes, dtype=np.int64), np.zeros((classes, own.shape[1]))
-        counts[names], means[names] = sizes.astype(np.int64), own
+        # A batch of zeros has no size: what is remembered keeps its own.
+        k = -1000 if batch.exponent is None else batch.exponent
+        width = batch.rows.shape[1]
+        counts, sums, squares = sums_by_class(batch, classes=classes, unit=2.0**-k)
+        means = sums / np.maximum(counts, 1)[:, None]
+        spread = np.maximum(squares - counts * np.square(means).sum(axis=1), 0.0)
+        several = counts >= 2
+        total = max(1.0, float(counts[several].sum())) * width
         return cls(
             counts=counts,
             means=means,
-            u=float(np.maximum(spread, 0.0).sum()) / total,
-            exponent=batch.exponent or 0,
+            u=float(spread[several].sum()) / total,
+            exponent=k,
         )
 
 
@@ -101,15 +97,3 @@ class ClassMeans:
             means=np.where(take[:, None], found.means, self.means),
             exponents=np.where(take, found.exponent, self.exponents),
         )
-
-
-def _sums(rows: Tensor, member: Vector, unit: float) -> tuple[Vector, Vector]:
-    """Return per class the sum of the rows and of their squared norms, all rows times ``unit``."""
-    weights = to_place(member, rows)
-    sums, squares = np.zeros((len(member), rows.shape[1])), np.zeros(len(member))
-    for block in blocks(*rows.shape):
-        part = piece(rows, block).double() * unit
-        sums += on_host(weights[:, block] @ part)
-        lengths = on_host(torch.linalg.vector_norm(part, dim=1))
-        squares += (member[:, block] * (lengths * lengths)).sum(axis=1)
-    return sums, squares

@@ -2,14 +2,16 @@
 
 All that is computed from randomised labels is post-processing of them, so no number of epochs adds
 to what they reveal: as long as the loss, class statistics, early stopping and model selection use
-nothing but them. The randomness is a keyed function of the example's id and is never redrawn.
+nothing but them. The randomness is a keyed function of the label secret, the example's id, the
+mechanism and its privacy parameters, and is never redrawn: what is done with the answers afterwards
+has no part in it.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
@@ -48,7 +50,10 @@ class Claim:
     epsilon: float | None = None
     mu: float | None = None
     channel: int = 2
-    assumption: str = "the label secret is secret; everything uses the randomised labels only"
+    assumption: str = (
+        "the label secret is secret; everything uses the randomised labels only; "
+        "holds for chosen embeddings too"
+    )
 
 
 class LabelMechanism(Specified, ABC):
@@ -59,6 +64,28 @@ class LabelMechanism(Specified, ABC):
 
     whole: ClassVar[bool] = False
     """Whether the mechanism must see the data set as a whole before it randomises a label."""
+
+    post_processing: ClassVar[frozenset[str]] = frozenset()
+    """The parameters that say what is done with the answers; no coin may depend on them."""
+
+    @final
+    @property
+    def randomisation(self) -> str:
+        """The spec without post-processing, every number in full: what the coins are keyed by.
+
+        Two specs that share it share their answers, and one release; two that do not are drawn
+        independently. One coin at two epsilons would give away every label they answer differently.
+
+        >>> get_labels("rr(0.58, correction=forward)").randomisation
+        'rr(epsilon=0.58)'
+        """
+        settled = {
+            field.name: field.default
+            if field.name in self.post_processing
+            else _in_full(getattr(self, field.name))
+            for field in fields(self)  # type: ignore[arg-type]
+        }
+        return str(replace(self, **settled))  # type: ignore[type-var]
 
     def check_classes(self, classes: int) -> None:
         """Refuse a number of classes that the mechanism is not for."""
@@ -117,12 +144,14 @@ class RandomizedResponse(LabelMechanism):
         2021); ExPLOit (Kariyappa and Qureshi), Eq. 11. Debiasing and forward correction: Natarajan
         et al. (NIPS 2013), Patrini et al. (CVPR 2017).
 
-    Departures: the coin belongs to the example's id and is never tossed again.
+    Departures: the coin belongs to the example's id and is never tossed again; both corrections
+    work on the same answers.
 
     >>> round(1 - keep_probability(0.575, 2), 2)
     0.36
     """
 
+    post_processing: ClassVar[frozenset[str]] = frozenset({"correction"})
     epsilon: float
     correction: Literal["debiased", "forward"] = "debiased"
 
@@ -216,6 +245,11 @@ def get_labels(spec: str | LabelMechanism) -> LabelMechanism:
     'rr(epsilon=0.58)'
     """
     return spec if isinstance(spec, LabelMechanism) else LABELS.get(spec)
+
+
+def _in_full(value: Any) -> Any:  # noqa: ANN401 - whatever a parameter takes
+    """Return a parameter as it is written without rounding; 0.58 of ``float32`` is not 0.58."""
+    return value if isinstance(value, str | bool | int | None) else float(value)
 
 
 def keep_probability(epsilon: float, classes: int) -> float:

@@ -18,11 +18,11 @@ from tacit.protect.class_means import ClassMeans, Moments
 from tacit.protect.parts import Isotropic, Part, Shaped
 from tacit.protect.spans import Span
 from tacit.protect.statistics import FLAT
-from tacit.rows import to_place
 
 __all__ = ["plan_many"]
 
 _CLAIM = (
+    "for honest batches: the feature party follows the protocol; "
     "the gradients of each of the {count} classes in this batch are Gaussian with {shape}; "
     "population level, one release, no side information about single examples; the means are those "
     "of {rows} rows; sum_kl is that of classes {a} and {b}: no pair of classes, and no class "
@@ -127,9 +127,9 @@ def _shared(
     worst, a, b = worst_pair(means[torch.from_numpy(scene.inside)], stds.square() + scene.u)
     part = Shaped(
         scale=2.0**scene.exponent,
-        core=torch.diag(stds).to(batch.rows.device),
-        basis=gap.basis.to(batch.rows),
-        rows=to_place(np.arange(len(batch.labels)), batch.rows),
+        cores=torch.diag(stds).unsqueeze(0),
+        owner=torch.zeros(len(batch.rows), dtype=torch.int64),
+        basis=gap.basis,
     )
     return _plan((part,), scene, memory, s, _SHARED, (worst, a, b))
 
@@ -150,11 +150,9 @@ def _full(
     scale = 2.0**scene.exponent
     outside = math.sqrt(solved.outside)
     parts: list[Part] = [Isotropic(std=outside * scale)] if outside > 0 else []
-    basis = None if span.basis is None else span.basis.to(batch.rows)
-    for name, noise in zip(names, solved.noise, strict=True):
-        rows = to_place(np.flatnonzero(batch.labels == name), batch.rows)
-        core = _core(noise).to(batch.rows.device)
-        parts.append(Shaped(scale=scale, core=core, basis=basis, rows=rows))
+    owner = torch.from_numpy(np.searchsorted(names, batch.owner))
+    cores = torch.stack([_core(noise) for noise in solved.noise])
+    parts.append(Shaped(scale=scale, cores=cores, owner=owner, basis=span.basis))
     return _plan(tuple(parts), scene, memory, s, _OWN, (solved.sum_kl, *solved.pair))
 
 
@@ -162,10 +160,9 @@ def _core(noise: Tensor) -> Tensor:
     """Return a matrix that turns normals into this noise."""
     factor, failed = torch.linalg.cholesky_ex(noise)
     if not failed.item():
-        return torch.clone(factor.T, memory_format=torch.contiguous_format)
+        return torch.transpose(factor, 0, 1)
     values, vectors = torch.linalg.eigh(noise)  # rounding has made a variance negative
-    turned = (vectors * values.clamp(min=0.0).sqrt()).T
-    return torch.clone(turned, memory_format=torch.contiguous_format)
+    return torch.transpose(vectors * values.clamp(min=0.0).sqrt(), 0, 1)
 
 
 def _plan(

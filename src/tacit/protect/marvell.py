@@ -8,6 +8,7 @@ from functools import partial
 from typing import ClassVar, Literal, final
 
 import numpy as np
+import torch
 
 from tacit.errors import ParameterError
 from tacit.measure.bounds import sum_kl_for_error
@@ -27,7 +28,6 @@ from tacit.protect.full import FullNoise, plan_full
 from tacit.protect.many import plan_many
 from tacit.protect.parts import Along, Isotropic
 from tacit.protect.statistics import ClassStatistics
-from tacit.rows import to_place
 from tacit.spec import require
 
 __all__ = ["Marvell"]
@@ -37,6 +37,7 @@ Memory = Statistics | FullNoise | ClassMeans
 
 _REMEMBERED = 8  # batches whose statistics stand in for those of a batch that has none
 _ASSUMPTION = (
+    "for honest batches: the feature party follows the protocol; "
     "the gradients of each class are Gaussian with covariance uI (negatives) and vI (positives); "
     "population level, one release, no side information about single examples; u, v and the means "
     "are those of {0.negatives} negatives and {0.positives} positives"
@@ -63,9 +64,10 @@ class Marvell(Protection[Memory]):
     of different classes (``_many_solver``); ``s`` is in units of the mean ``||D||^2`` over these
     pairs, and ``sum_kl`` and ``error`` hold for every pair.
 
-    Guarantee: no score of one release has an AUC above ``auc_bound(sum_kl)``, if the gradients of
-    each class are Gaussian with covariance ``uI`` and ``vI``, or with the batch's sample
-    covariances if ``full``. Real gradients lie near a few directions, where the energy attack
+    Guarantee: for honest batches, no score of one release has an AUC above ``auc_bound(sum_kl)``,
+    if the gradients of each class are Gaussian with covariance ``uI`` and ``vI``, or with the
+    batch's sample covariances if ``full``. A feature party that chooses its embeddings beats it
+    (docs/threat-model.md). Real gradients lie near a few directions, where the energy attack
     separates isotropic noise on one class from none on the other all the same. Of many classes, it
     holds for any pair and for any class against the rest, if ``uI`` is common to all classes.
 
@@ -122,7 +124,7 @@ class Marvell(Protection[Memory]):
             return plan_full(batch, last, s=self.s, target=self._target)
         earlier = memory if isinstance(memory, tuple) else ()
         found = ClassStatistics.of(batch)
-        if found is not None and found.usable():
+        if found is not None and found.usable(s=self.s, resolution=batch.resolution):
             return self._solved(batch, found, (*earlier, found)[-_REMEMBERED:], BATCH)
         if earlier:
             return self._solved(batch, ClassStatistics.average(earlier), earlier, RUNNING)
@@ -137,21 +139,16 @@ class Marvell(Protection[Memory]):
     ) -> Plan[Memory]:
         d, gap = batch.rows.shape[1], stats.gap
         used = _stds(self._solve(d, stats, gap))
-        # Statistics of other batches must not be too small for this one.
-        scale = 2.0 ** max(stats.exponent, batch.exponent or stats.exponent)
+        used = used if how == BATCH else used.for_all()
+        scale = batch.scale(stats.exponent)
         measured = how == BATCH
-        parts: list[Isotropic | Along] = []
-        if used.along0 > 0 or used.along1 > 0:
-            stds = np.where(batch.positive, used.along1 * scale, used.along0 * scale)
-            line = to_place(stats.difference / math.sqrt(gap), batch.rows)
-            parts.append(Along(std=to_place(stds, batch.rows), direction=line))
-        for label, std in enumerate((used.across0, used.across1)):
-            if std > 0:
-                own = batch.positive if label else ~batch.positive
-                rows = to_place(np.flatnonzero(own), batch.rows)
-                parts.append(Isotropic(std=std * scale, rows=rows))
+        own, line = batch.owner, torch.from_numpy(stats.difference / math.sqrt(gap))
+        across, along = (
+            torch.from_numpy(scale * np.array(stds)[own])
+            for stds in ((used.across0, used.across1), (used.along0, used.along1))
+        )
         return Plan(
-            noise=tuple(parts),
+            noise=(Isotropic(std=across), Along(std=along, direction=line)),
             memory=keep,
             how=how,
             assumption=_ASSUMPTION.format(stats) if measured else EMPIRICAL,
@@ -180,6 +177,11 @@ class _Stds:
     along0: float
     across1: float
     along1: float
+
+    def for_all(self) -> _Stds:
+        """Return the larger of each for both classes: the optimum may leave one as it is."""
+        across, along = max(self.across0, self.across1), max(self.along0, self.along1)
+        return _Stds(across0=across, along0=along, across1=across, along1=along)
 
 
 def _stds(found: MarvellSolution) -> _Stds:

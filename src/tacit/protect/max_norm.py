@@ -20,7 +20,7 @@ from tacit.protect.base import (
 )
 from tacit.protect.noise import blend
 from tacit.protect.parts import Along, Isotropic
-from tacit.rows import norms, to_place, unit_rows
+from tacit.rows import norms, unit_rows
 
 __all__ = ["MaxNorm", "MaxNormPositive"]
 
@@ -90,13 +90,12 @@ class MaxNormPositive(Protection[float]):
     def plan(self, batch: Batch, memory: float | None) -> Plan[float]:
         """Return noise along each row that lifts its expected length to the reference."""
         assert batch.probs is not None  # noqa: S101 - Batch.of checked it, as `needs` says
-        length, labels = norms(batch.rows), to_place(batch.labels, batch.rows).double()
-        positive = labels == 1
+        length, positive = norms(batch.rows), torch.from_numpy(batch.positive)
         if 2 <= int(positive.sum()) < len(positive):
-            gap = (batch.probs - labels).abs()
+            gap = (batch.probs - positive.double()).abs()
             std = _aligned(length, gap, positive, batch.resolution)
             if _has_noise(std, float(length.max())):
-                keep = blend(memory, float(length[positive].max()))
+                keep = blend(memory, _longest(length, positive))
                 return Plan(noise=(_own_lines(batch, length, std),), memory=keep, how=BATCH)
         if memory is None:
             return noise_only(batch, None)
@@ -110,8 +109,13 @@ def _aligned(length: Tensor, gap: Tensor, positive: Tensor, resolution: float) -
     ratio = torch.where(gap > 0, gap / worst.clamp_min(1e-300), 1.0)
     std = length / ratio.clamp_min(1e-300) * ((1 - ratio) * (1 + ratio)).clamp_min(0).sqrt()
     std[1 - ratio < resolution**2] = 0.0
-    lent = length[positive].max()
-    return torch.where((length == 0) | (gap == 0), lent if lent > 0 else length.max(), std)
+    lent = _longest(length, positive) or float(length.max())
+    return torch.where((length == 0) | (gap == 0), lent, std)
+
+
+def _longest(length: Tensor, positive: Tensor) -> float:
+    """Return the length of the longest positive, by the same work for any number of them."""
+    return float(torch.where(positive, length, 0.0).max())
 
 
 def _has_noise(std: Tensor, longest: float) -> bool:

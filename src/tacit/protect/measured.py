@@ -14,9 +14,8 @@ from tacit.protect._many_full import pair_divergences
 from tacit.protect.base import Batch, Plan
 from tacit.protect.class_means import Moments
 from tacit.protect.covariances import ClassCovariances
-from tacit.protect.parts import Along, Isotropic, Part
+from tacit.protect.parts import Along, Isotropic, Part, Shaped
 from tacit.protect.spans import Span
-from tacit.rows import on_host
 
 __all__ = ["measured_sum_kl"]
 
@@ -40,7 +39,7 @@ def measured_sum_kl(batch: Batch, plan: Plan[Any]) -> float | None:
     if batch.classes > 2:
         return _worst_pair(batch, plan)
     found = ClassCovariances.of(batch)
-    if found is None or not found.usable():
+    if found is None or not found.usable(s=None, resolution=batch.resolution):
         return None
     covariances: list[Tensor] = []
     outside: list[float] = []
@@ -84,21 +83,20 @@ def _added(
 
     In the coordinates of the covariances; and its variance in each direction outside of them.
     """
-    unit, size = 2.0**exponent, len(like)
-    zero = torch.zeros(size, size, dtype=torch.float64)
-    if isinstance(part, Along):
-        if part.direction.dim() == 2:
+    unit = 2.0**exponent
+    match part:
+        case Along() if part.direction.dim() == 2:
             return None, 0.0
-        line = part.direction.cpu().double()
-        line = line if basis is None else basis.cpu() @ line
-        return torch.outer(line, line) * (float(on_host(part.std)[row]) / unit) ** 2, 0.0
-    if part.rows is not None and row not in part.rows.tolist():
-        return zero, 0.0
-    if isinstance(part, Isotropic):
-        variance = (part.std / unit) ** 2
-        return torch.eye(size, dtype=torch.float64) * variance, variance
-    core = part.core.cpu().double() * (part.scale / unit)
-    if part.basis is not None:
-        core = core @ part.basis.cpu().double()
-        core = core if basis is None else core @ basis.cpu().T
-    return core.T @ core, 0.0
+        case Along():
+            line = part.direction if basis is None else basis @ part.direction
+            return torch.outer(line, line) * (float(part.std[row]) / unit) ** 2, 0.0
+        case Isotropic():
+            std = part.std if isinstance(part.std, float) else float(part.std[row])
+            variance = (std / unit) ** 2
+            return torch.eye(len(like), dtype=torch.float64) * variance, variance
+        case Shaped():
+            core = part.cores[int(part.owner[row])] * (part.scale / unit)
+            if part.basis is not None:
+                core = core @ part.basis
+                core = core if basis is None else core @ basis.T
+            return core.T @ core, 0.0

@@ -52,9 +52,9 @@ class NoProtection(Protection[None]):
         return Plan(noise=(), memory=None, how="no protection was asked for")
 
     def apply(self, batch: Batch, stream: Stream, memory: object) -> Draft:  # noqa: ARG002
-        """Return a copy of the rows; nothing is drawn."""
+        """Return the rows; nothing is drawn."""
         plan = self.plan(batch, None)
-        return Draft(rows=batch.rows.clone(), plans=(plan,), given=(batch.rows,), memory=None)
+        return Draft(rows=batch.rows, plans=(plan,), given=(batch.rows,), memory=None)
 
 
 @final

@@ -32,7 +32,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 State = tuple[Arrays, dict[str, Any]]
 """Arrays and plain values, as checkpoints take them."""
 
-_FORMAT = 1
+_FORMAT = 2  # 1 drew other noise, and rounded to no grid
 
 
 @final
@@ -111,8 +111,9 @@ def unpack(
     facts = dict(values) if isinstance(values, dict) else {}
     if facts.get("format") != _FORMAT:
         raise InputError(
-            f"a guard takes up states of format {_FORMAT}, got {facts.get('format')!r:.40}: pass "
-            "what to_state returned, with the version that wrote it"
+            f"a guard takes up states of format {_FORMAT}, got {facts.get('format')!r:.40}: "
+            "another version draws other noise, so finish the run with the version that began it, "
+            "or begin it anew with a new key"
         )
     if facts.get("spec") != spec:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Covariances of many classes of one batch, in float64, free of scale, in few coordinates."""
+"""Class covariances of one batch of gradients, in float64, free of scale, in few coordinates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tacit.protect.base import Batch
-from tacit.rows import to_place
+from tacit.protect.class_blocks import ClassBlocks
+from tacit.protect.statistics import sums_by_class
 
 __all__ = ["Span"]
 
@@ -45,23 +46,24 @@ class Span:
         With fewer rows than dimensions the coordinates are those of the rows' own span, found
         from their products with each other: exact, and ``O(B^2 d)`` instead of ``O(d^3)``.
         """
-        places = [np.flatnonzero(batch.labels == one) for one in classes]
-        order = to_place(np.concatenate(places), batch.rows)
-        rows = (batch.rows.index_select(0, order).double() * 2.0**-exponent).cpu()
-        sizes = [len(place) for place in places]
-        rows = torch.cat([part - part.mean(dim=0) for part in torch.split(rows, sizes)])
-        basis = None
+        unit, owner = 2.0**-exponent, torch.from_numpy(batch.owner)
+        counts, sums, _ = sums_by_class(batch, classes=int(classes.max()) + 1, unit=unit)
+        own = torch.from_numpy(sums / np.maximum(counts, 1)[:, None])
+        rows, basis = batch.rows * unit - own[owner], None
         if len(rows) + len(means) < rows.shape[1]:
             rows, means, basis = _thin(rows, means)
-        covs = torch.stack([part.T @ part / len(part) for part in torch.split(rows, sizes)])
+        sizes = torch.from_numpy(counts[classes])
+        place = np.searchsorted(classes, batch.owner)
+        covs = ClassBlocks.of(place, classes=len(classes)).squares(rows)
+        covs /= sizes.clamp_min(1)[:, None, None]
         return cls(means=means, covs=_filled(covs, sizes), basis=basis)
 
 
-def _filled(covs: Tensor, sizes: list[int]) -> Tensor:
+def _filled(covs: Tensor, sizes: Tensor) -> Tensor:
     """Give classes of one row the average covariance of the others."""
-    several = torch.tensor(sizes) >= 2
+    several = sizes >= 2
     if not several.all() and several.any():
-        weights = torch.tensor(sizes, dtype=torch.float64)[several]
+        weights = sizes[several].double()
         average = torch.einsum("c,cij->ij", weights / weights.sum(), covs[several])
         covs[~several] = average
     return covs

@@ -10,20 +10,18 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from tacit.machine import class_sums, fits
+from tacit.kernels import class_sums
 from tacit.protect.base import Batch
-from tacit.rows import blocks, on_host, piece, to_place
+from tacit.rows import GRID
 
-__all__ = ["FLAT", "ClassStatistics"]
+__all__ = ["FLAT", "ClassStatistics", "shows", "sums_by_class"]
 
-# Sums over the batch are torch's; what is left afterwards is small, where numpy's calls are cheap.
 # No numpy matrix products: its thread pool and torch's would wait for each other's cores.
 Vector = npt.NDArray[np.float64]
 
-FLAT = 2.0**-66  # squared mean difference, at a largest value near one, that is only rounding
+# Squared mean difference, at a largest value near one, that a release cannot show.
+FLAT = (GRID / 2) ** 2
 
 
 @final
@@ -50,9 +48,9 @@ class ClassStatistics:
         """Squared norm of the mean difference."""
         return float(np.square(self.difference).sum())
 
-    def usable(self) -> bool:
-        """Whether the means differ by more than rounding."""
-        return self.gap > FLAT
+    def usable(self, *, s: float | None, resolution: float) -> bool:
+        """Whether noise in proportion to the mean difference survives a release's rounding."""
+        return shows(self.gap, s=s, resolution=resolution)
 
     @staticmethod
     def average(several: Sequence[ClassStatistics]) -> ClassStatistics:
@@ -77,42 +75,35 @@ class ClassStatistics:
     @classmethod
     def of(cls, batch: Batch) -> ClassStatistics | None:
         """Return the statistics of a batch, or None unless each class has two rows or more."""
-        positive = batch.positive
-        total, positives = len(positive), int(np.count_nonzero(positive))
-        negatives = total - positives
-        if min(negatives, positives) < 2 or batch.exponent is None:
+        k = batch.exponent or 0
+        counts, sums, squares = sums_by_class(batch, classes=2, unit=2.0**-k)
+        means = sums / np.maximum(counts, 1)[:, None]
+        spreads = squares / np.maximum(counts, 1) - np.square(means).sum(axis=1)
+        if counts.min() < 2 or batch.exponent is None:
             return None
-        sums, squares = _sums(batch.rows, positive, 2.0**-batch.exponent)
-        mean0, mean1 = sums[0] / negatives, sums[1] / positives
-        spread0 = float(squares[0]) / negatives - float((mean0 * mean0).sum())
-        spread1 = float(squares[1]) / positives - float((mean1 * mean1).sum())
         return cls(
-            negatives=negatives,
-            positives=positives,
-            difference=mean1 - mean0,
-            u=max(spread0, 0.0) / batch.rows.shape[1],
-            v=max(spread1, 0.0) / batch.rows.shape[1],
-            exponent=batch.exponent,
+            negatives=int(counts[0]),
+            positives=int(counts[1]),
+            difference=means[1] - means[0],
+            u=max(float(spreads[0]), 0.0) / batch.rows.shape[1],
+            v=max(float(spreads[1]), 0.0) / batch.rows.shape[1],
+            exponent=k,
         )
 
 
-def _sums(rows: Tensor, positive: npt.NDArray[np.bool_], unit: float) -> tuple[Vector, Vector]:
-    """Return per class, negatives first, the sum of the rows and of their squared norms.
+def shows(gap: float, *, s: float | None, resolution: float) -> bool:
+    """Whether a squared mean difference, and ``s`` times it, is more than a release can lose."""
+    return min(1.0, s or 1.0) * gap > max(FLAT, resolution**2)
 
-    In float64, all rows times ``unit`` so that no square overflows or vanishes. A float32 needs no
-    help before it is squared in float64: there the units come last.
+
+def sums_by_class(
+    batch: Batch, *, classes: int, unit: float
+) -> tuple[npt.NDArray[np.int64], Vector, Vector]:
+    """Return per class how many rows it has, their sum and the sum of their squared norms.
+
+    All rows times ``unit``, so that no square overflows or vanishes.
     """
-    if fits(rows):
-        sums, squares = class_sums(rows, positive)
-        return sums * unit, squares.sum(axis=1) * unit**2
-    early = unit if rows.dtype == torch.float64 else 1.0
-    member = np.empty((2, len(positive)))
-    member[0], member[1] = ~positive, positive
-    sums, squares = np.zeros((2, rows.shape[1])), np.zeros(2)
-    for block in blocks(*rows.shape):
-        part, own = piece(rows, block), member[:, block]
-        part = part.double() if early == 1.0 else part * early
-        sums += on_host(to_place(own, rows) @ part)
-        norms = on_host(torch.linalg.vector_norm(part, dim=1))
-        squares += (own * (norms * norms)).sum(axis=1)
-    return sums * (unit / early), squares * (unit / early) ** 2
+    width = batch.rows.shape[1]
+    sums, squares = np.zeros((classes, width)), np.zeros((classes, width))
+    class_sums(batch.rows.numpy(), batch.owner, unit, sums, squares)
+    return np.bincount(batch.owner, minlength=classes), sums, squares.sum(axis=1)

@@ -38,7 +38,7 @@ _CLAIMS = {
     "assumption": "Assumption",
     "sum_kl": "Divergence of the classes, one release (sum KL)",
     "measured_sum_kl": "The same, estimated from what was released",
-    "auc_bound": "Bound on the AUC of one release",
+    "auc_bound": "Bound on the AUC of one release, for honest batches",
     "gaussian_auc": "AUC of equal Gaussians at this divergence (a reference, not a bound)",
     "power": "Power of the noise, expected",
     "measured_power": "Power of the noise, measured",
@@ -99,7 +99,8 @@ def _facts(audit: Fields, rows: Sequence[Fields]) -> list[tuple[str, Cell, str]]
     facts: list[tuple[str, Cell, str]] = [
         _worst(row, worst),
         ("Baseline", base.number("auc"), base.text("from") or "features alone, not measured"),
-        ("Bound of one release", claim.number("auc_bound"), claim.text("spec") or "no certificate"),
+        ("Bound of one release", claim.number("auc_bound"),
+         f"{claim.text('spec')}, for honest batches" if claim.text("spec") else "no certificate"),
         ("Rows", tape.number("rows"), _rows_note(tape)),
         ("Epochs", tape.number("epochs"), _counted(tape.number("steps"), "steps")),
         ("Cut width", tape.number("width"),

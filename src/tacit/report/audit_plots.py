@@ -92,7 +92,7 @@ def _compared(audit: Fields, *, places: Sequence[float | None]) -> list[Line]:
     """Return what the lines are compared with: the composed certificate and the baseline."""
     rows, base = audit.rows("reference"), audit.need("baseline").number("auc")
     kinds = (("gaussian_auc", "composed reference", "reference"),
-             ("auc_bound", "composed bound", "bound"))  # fmt: skip
+             ("auc_bound", "composed bound, honest batches", "bound"))  # fmt: skip
     found = [
         Line(name=words, x=_epochs(rows), y=[row.number(key) for row in rows], look=look)
         for key, words, look in kinds

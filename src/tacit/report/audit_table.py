@@ -28,9 +28,10 @@ _READING = (
     "Leak AUC is how well an attack ranks positives before negatives, whichever end they come out "
     "at: 0.5 is nothing, 1.0 is every label. The whiskers (low, high) are its interval. The grey "
     "band (null) is where scores without any information fall. The baseline is what features alone "
-    "predict: leakage is what exceeds it. The bound is what the certificate claims, under the "
-    "assumption given below. An attack that adds up uses all releases about an example together; "
-    "batch mean and q95 are over single batches, where chance alone lifts the number."
+    "predict: leakage is what exceeds it. The bound is what the certificate claims for honest "
+    "batches, under the assumption given below. An attack that adds up uses all releases about an "
+    "example together; batch mean and q95 are over single batches, where chance alone lifts the "
+    "number."
 )
 
 

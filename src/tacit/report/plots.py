@@ -71,7 +71,7 @@ def dots(groups: Mapping[str, Sequence[Dot]], *, title: str) -> Plot:
     data = [
         *_null_bands(every),
         *_limits(every, "baseline", "prediction baseline", colour=GREY, dash="dot"),
-        *_limits(every, "bound", "certified bound", colour=LIMIT, dash="dash"),
+        *_limits(every, "bound", "certified bound, honest batches", colour=LIMIT, dash="dash"),
         *(_whiskers(group, found, place=i) for i, (group, found) in enumerate(placed.items())),
     ]
     lane = max(36, 20 * len(groups) + 10)

@@ -8,7 +8,10 @@ from typing import final
 
 from tacit.report.fields import Fields
 
-__all__ = ["Run"]
+__all__ = ["MEMORY", "Run", "leaks_of"]
+
+MEMORY = "memory"
+"""The attack that adds up all releases of an example; what it reached may stand by itself."""
 
 
 @final
@@ -22,7 +25,7 @@ class Run:
     @property
     def leaks(self) -> dict[str, Fields]:
         """What each attack reached over the whole run."""
-        return self.found.named("leak")
+        return leaks_of(self.found)
 
     @property
     def history(self) -> list[Fields]:
@@ -32,9 +35,7 @@ class Run:
     @property
     def memory(self) -> float | None:
         """What the attack that remembers all epochs reached, a number or a record of its own."""
-        if isinstance(self.found.value.get("memory_leak"), Mapping):
-            return self.found.need("memory_leak").number("pooled")
-        return self.found.number("memory_leak")
+        return _memory(self.found)
 
     @property
     def test_auc(self) -> float | None:
@@ -53,7 +54,24 @@ class Run:
         (0.9, 'memory')
         """
         values = [(leak.number("pooled"), name) for name, leak in self.leaks.items()]
-        known = [
-            (value, name) for value, name in (*values, (self.memory, "memory")) if value is not None
-        ]
+        known = [(value, name) for value, name in values if value is not None]
         return max(known, default=(None, ""))
+
+
+def leaks_of(found: Fields) -> dict[str, Fields]:
+    """Return what each attack reached in a run or a part of it, with what has added up by then.
+
+    >>> found = Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")
+    >>> {name: leak.number("pooled") for name, leak in leaks_of(found).items()}
+    {'norm': 0.5, 'memory': 0.9}
+    """
+    leaks = found.named("leak")
+    if (memory := _memory(found)) is not None and MEMORY not in leaks:
+        leaks[MEMORY] = Fields({"pooled": memory}, f"{found.where}.memory_leak")
+    return leaks
+
+
+def _memory(found: Fields) -> float | None:
+    if isinstance(found.value.get("memory_leak"), Mapping):
+        return found.need("memory_leak").number("pooled")
+    return found.number("memory_leak")

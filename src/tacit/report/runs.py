@@ -15,13 +15,14 @@ from tacit.report.blocks import (
     Paragraph,
     SideBySide,
     TableBlock,
+    Verdict,
 )
 from tacit.report.components import component_blocks
 from tacit.report.fields import Fields, finite
 from tacit.report.figures import Line, Plot, line_plot
 from tacit.report.page import write_page
 from tacit.report.plots import Dot, dots, trade_off
-from tacit.report.results import Run
+from tacit.report.results import MEMORY, Run, leaks_of
 
 __all__ = ["runs_page"]
 
@@ -43,9 +44,11 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Run], Cell]], ...] = (
 _READING = (
     "Leak AUC is how well an attack ranks the label party's positives, whichever end they come out "
     "at: 0.5 is nothing, 1.0 is every label. Mean and q95 are taken over batches, where chance "
-    "alone lifts the number; the dots compare all batches together. The bound is that of one "
-    "release under its certificate's assumption: releases of the same examples add up. Own "
-    "output is the leak AUC of the feature parties' embedding itself, where it is one number wide."
+    "alone lifts the number; the dots compare all batches together. Memory adds up the releases of "
+    "each example from the first one on, and compares examples. The bound is that of one "
+    "release for honest batches, under its certificate's assumption: releases of the same examples "
+    "add up. Own output is the leak AUC of the feature parties' embedding itself, where it is one "
+    "number wide."
 )
 
 
@@ -59,6 +62,7 @@ def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
         title=f"Training run: {one.name}" if one else f"{len(every)} training runs compared",
         subtitle=_subtitle(every),
         blocks=[
+            *_verdicts(every),
             *_notes(every),
             *([Facts(_facts(one))] if one else []),
             Heading("Results"),
@@ -82,6 +86,15 @@ def _subtitle(runs: Sequence[Run]) -> str:
     return f"A split model trained across parties: {', '.join(models)}."
 
 
+def _verdicts(runs: Sequence[Run]) -> list[Block]:
+    """Return what a run says of itself at its end; of several, those that leak."""
+    found = [(run.name, run.found.part("verdict")) for run in runs]
+    told = [(name, one.text("state"), one.text("text")) for name, one in found if one is not None]
+    if len(runs) == 1:
+        return [Verdict(state, text) for _, state, text in told]
+    return [Paragraph(f"{name}: {text}") for name, state, text in told if state == "leaks"]
+
+
 def _notes(runs: Sequence[Run]) -> list[Block]:
     notes: list[Block] = []
     if len({run.found.text("dataset") for run in runs}) > 1:
@@ -102,7 +115,7 @@ def _facts(run: Run) -> list[tuple[str, Cell, str]]:
         ("Test AUC", run.test_auc, _said("accuracy", test.number("accuracy"))),
         ("Worst leak AUC", leak, f"by {attack}" if attack else ""),
         ("Bound of one release", run.bound,
-         "under its assumption" if run.bound is not None else "no certificate"),
+         "for honest batches, under its assumption" if run.bound is not None else "no certificate"),
         ("Steps", found.number("steps"), f"{found.number('epochs') or '–'} epochs"),
         ("Seconds", found.number("seconds"), _said("steps/s", found.number("steps_per_second"))),
     ]  # fmt: skip
@@ -152,7 +165,7 @@ def _dots(run: Run) -> list[Dot]:
             high=leak.number("high"),
             null_low=None if leak.number("null_high") is None else 0.5,
             null_high=leak.number("null_high"),
-            bound=run.bound,
+            bound=None if name.startswith(MEMORY) else run.bound,  # that of one release
         )
         for name, leak in run.leaks.items()
         if leak.number("pooled") is not None
@@ -195,8 +208,8 @@ def _leak_plot(drawn: Sequence[Line], title: str, unit: str) -> Plot:
 
 
 def _leak_line(run: Run, attack: str, *, name: str, style: int) -> Line:
-    parts = [part for part in run.history if attack in part.named("leak")]
-    found = [part.named("leak")[attack] for part in parts]
+    parts = [part for part in run.history if attack in leaks_of(part)]
+    found = [leaks_of(part)[attack] for part in parts]
     values, low, high = ([leak.number(key) for leak in found] for key in ("pooled", "low", "high"))
     return Line(name=name, x=_places(parts), y=values, low=low, high=high, style=style)
 
@@ -257,8 +270,9 @@ def _unit(runs: Sequence[Run]) -> str:
 
 
 def _places(parts: Sequence[Fields]) -> list[float | None]:
-    """Return the parts as people count them, from 1."""
-    return [None if (at := part.number("part")) is None else at + 1 for part in parts]
+    """Return the parts as people count them, from 1; a party's run counts epochs."""
+    found = [part.number("epoch" if "epoch" in part.value else "part") for part in parts]
+    return [None if at is None else at + 1 for at in found]
 
 
 def _said(what: str, number: float | None) -> str:

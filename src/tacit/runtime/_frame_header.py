@@ -17,15 +17,28 @@ import torch
 
 from tacit.errors import InputError
 from tacit.runtime.dialogue import Kind, check_whole
+from tacit.runtime.messages import RECORD_BYTES
 
-__all__ = ["CODES", "DEFAULTS", "HEADER_BYTES", "NARROWED", "VERSION", "Header", "Limits",
-           "check_header", "read_header", "require"]  # fmt: skip
+__all__ = [
+    "CODES",
+    "DEFAULTS",
+    "HEADER_BYTES",
+    "NARROWED",
+    "RECORDED",
+    "VERSION",
+    "Header",
+    "Limits",
+    "check_header",
+    "read_header",
+    "require",
+]
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"TACT"
 HEADER = struct.Struct("<4sHHHBBIq4iq")
 HEADER_BYTES = HEADER.size
 NARROWED = 1  # flag: float32 values travel as bfloat16
+RECORDED = 2  # flag: after the values of a release comes its record in the journal
 MOST_DIMS = 4
 DTYPES = {
     1: torch.float32,
@@ -36,6 +49,8 @@ DTYPES = {
     6: torch.uint8,
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
+_WHOLE = {Kind.ALIGN: (torch.int64, torch.uint8), Kind.RECORDS: (torch.uint8,)}
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 @final
@@ -86,6 +101,7 @@ FORMS = {
     Kind.HEARTBEAT: Form(empty=True),
     Kind.REFUSE: Form(text=True),
     Kind.BYE: Form(empty=True),
+    Kind.RECORDS: Form(step=True, dims=range(1, 2), empty=True),
 }
 
 
@@ -105,6 +121,11 @@ class Header:
     def wire_dtype(self) -> torch.dtype | None:
         """The type of the values as they travel."""
         return torch.bfloat16 if self.flags & NARROWED else self.dtype
+
+    @property
+    def trailer(self) -> int:
+        """How many bytes come after the values."""
+        return RECORD_BYTES if self.flags & RECORDED else 0
 
     def pack(self) -> bytes:
         """Return the header's bytes."""
@@ -136,7 +157,7 @@ def read_header(view: memoryview, limits: Limits) -> Header:
         f"the frame version must be {VERSION}, got {version}: run the same release",
     )
     require(kind in FORMS, f"the kind must be 1 to {len(FORMS)}, got {kind}")
-    require(flags in {0, NARROWED} and zero == 0, f"unknown flags {flags} or {zero}")
+    require(flags in range(4) and zero == 0, f"unknown flags {flags} or {zero}")
     require(code == 0 or code in DTYPES, f"the dtype code must be 0 to {len(DTYPES)}, got {code}")
     require(dims <= MOST_DIMS, f"a tensor has at most {MOST_DIMS} dimensions, got {dims}")
     require(not any(shape[dims:]), f"unused dimensions must be 0, got {shape} for {dims}")
@@ -181,13 +202,16 @@ def _check_shape(header: Header, form: Form, limits: Limits) -> None:
     assert wire is not None  # noqa: S101 - the caller has seen the dtype
     require(len(shape) in form.dims, f"{name} cannot carry a tensor of shape {shape}")
     require(
-        (header.kind == Kind.ALIGN) == (header.dtype in (torch.int64, torch.uint8)),
-        f"ids must be int64 or uint8, everything else floating point, got {header.dtype} in {name}",
+        header.dtype in _WHOLE.get(header.kind, _FLOATS),
+        f"ids must be int64 or uint8, records uint8, everything else floating point, "
+        f"got {header.dtype} in {name}",
     )
-    require(not header.flags or header.dtype == torch.float32, "only float32 can be narrowed")
+    narrowed, recorded = bool(header.flags & NARROWED), bool(header.flags & RECORDED)
+    require(not narrowed or header.dtype == torch.float32, "only float32 can be narrowed")
+    require(not recorded or header.kind == Kind.RELEASE, f"{name} carries no record of a release")
     rows, width = shape[0], math.prod(shape[1:])
     require(all(n >= 1 for n in shape), f"every dimension must be 1 or more, got {shape}")
     require(rows <= limits.max_rows, f"at most {limits.max_rows} rows, got {rows}")
     require(width <= limits.max_width, f"at most {limits.max_width} values per row, got {width}")
-    wanted = rows * width * wire.itemsize
+    wanted = rows * width * wire.itemsize + header.trailer
     require(header.length == wanted, f"the body length must be {wanted}, got {header.length}")

@@ -32,6 +32,7 @@ class State(StrEnum):
     EVALUATING = "evaluating"
     PREDICTING = "predicting"
     SAVING = "saving"
+    COMPARING = "comparing"  # records of the journal
     BROKEN = "broken"  # the peer broke the rules: all that is left is to refuse
     CLOSED = "closed"
 
@@ -53,10 +54,19 @@ _DIALOGUE: dict[Key, State] = {
     (Role.LABEL, State.PREDICTING, Kind.PREDICT): State.READY,
     (Role.FEATURE, State.READY, Kind.CHECKPOINT): State.SAVING,
     (Role.LABEL, State.SAVING, Kind.CHECKPOINT): State.READY,
+    (Role.FEATURE, State.READY, Kind.RECORDS): State.COMPARING,
+    (Role.LABEL, State.COMPARING, Kind.RECORDS): State.READY,
 }
 _ASKING = (State.OPEN, State.READY)
-_ANSWERING = (State.ALIGNING, State.TRAINING, State.RESENDING, State.EVALUATING, State.PREDICTING,
-              State.SAVING)  # fmt: skip
+_ANSWERING = (
+    State.ALIGNING,
+    State.TRAINING,
+    State.RESENDING,
+    State.EVALUATING,
+    State.PREDICTING,
+    State.SAVING,
+    State.COMPARING,
+)
 _SIGNALS: dict[Key, State] = {
     **{(role, state, Kind.HEARTBEAT): state for role in Role for state in _ASKING + _ANSWERING},
     # The label party may still be waiting for other feature parties.

@@ -19,7 +19,7 @@ from secrets import token_bytes
 from typing import final
 
 from tacit.errors import PeerError
-from tacit.runtime._psi_curve import POINT, fresh_scalar
+from tacit.runtime._psi_curve import ORDER, POINT, fresh_scalar
 from tacit.runtime._psi_values import Values
 
 __all__ = ["Open", "Points", "Reveal", "Secrets", "commitment", "common_seed", "proof"]
@@ -28,12 +28,13 @@ VERSION = 2
 _HEAD = struct.Struct(">BB")
 _COUNT = struct.Struct(">Q")
 _HASH = 32
+_WIDE = 48  # bytes of which the remainder is as good as uniform below the order of the curve
 
 
 @final
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Secrets:
-    """What one side keeps to itself during one intersection; never used for a second one.
+    """What one side keeps to itself during one intersection; never used for other sets of ids.
 
     Args:
         scalar: the secret multiplier of points.
@@ -44,6 +45,27 @@ class Secrets:
     scalar: bytes = field(default_factory=fresh_scalar)
     nonce: bytes = field(default_factory=lambda: token_bytes(_HASH))
     shuffle: bytes = field(default_factory=lambda: token_bytes(_HASH))
+
+    @classmethod
+    def derived(cls, key: bytes, *context: str) -> Secrets:
+        """Return the same secrets for the same key and context: SHAKE-256 of both.
+
+        >>> key = bytes(32)
+        >>> Secrets.derived(key, "a", "b") == Secrets.derived(key, "a", "b")
+        True
+        >>> Secrets.derived(key, "a", "b") == Secrets.derived(key, "ab", "")
+        False
+        """
+        state = hashlib.shake_256(b"tacit psi v2 secrets\x00" + key)
+        for part in context:
+            state.update(struct.pack(">I", len(part.encode())) + part.encode())
+        stream = state.digest(_WIDE + 2 * _HASH)
+        scalar = 1 + int.from_bytes(stream[:_WIDE], "big") % (ORDER - 1)
+        return cls(
+            scalar=scalar.to_bytes(POINT, "big"),
+            nonce=stream[_WIDE : _WIDE + _HASH],
+            shuffle=stream[_WIDE + _HASH :],
+        )
 
 
 @final

@@ -46,8 +46,9 @@ from tacit.runtime._packing import (
     settings,
     weights,
 )
+from tacit.runtime.state_folder import open_own, remove_own, sync_folder
 
-__all__ = ["Checkpoint", "Checkpoints", "State", "common_step", "sync_folder"]
+__all__ = ["Checkpoint", "Checkpoints", "State", "common_step"]
 
 _Seen = TypeVar("_Seen")
 
@@ -146,6 +147,8 @@ class Checkpoints:
 
     def _folders(self) -> list[tuple[int, int, Path]]:
         """Return step, attempt and folder of every checkpoint, newest last."""
+        if self.path.is_symlink():
+            raise UsageError(f"{self.path}: is a symbolic link: put the folder itself there")
         names = os.listdir(self.path) if self.path.is_dir() else []
         found = [match for match in map(_FOLDER.fullmatch, names) if match]
         return sorted((int(m[1]), int(m[2] or 0), self.path / m[0]) for m in found)
@@ -167,7 +170,9 @@ class Checkpoints:
 
     def _facts(self, folder: Path) -> Facts:
         """Return a checked manifest; its digest is made the same way in every format."""
-        facts: Facts = json.loads((folder / _MANIFEST).read_bytes())
+        if folder.is_symlink():
+            raise UsageError(f"{folder}: is a symbolic link: put the folder itself there")
+        facts: Facts = json.loads(_read(folder / _MANIFEST))
         if facts.pop("digest") != _digest(facts):
             raise ValueError(f"{_MANIFEST} does not have its digest")
         if facts["tacit_checkpoint"] != _FORMAT:
@@ -188,13 +193,13 @@ class Checkpoints:
         """Return the manifest of a checkpoint whose files are all as they were written."""
         facts = self._facts(folder)
         for name in _FILES:
-            with (folder / name).open("rb") as file:
+            with open(open_own(folder / name, os.O_RDONLY), "rb") as file:
                 _compare(name, hashlib.file_digest(file, "sha256").hexdigest(), facts)
         return facts
 
     def _open(self, folder: Path) -> Checkpoint:
         facts = self._facts(folder)
-        data = {name: (folder / name).read_bytes() for name in _FILES}
+        data = {name: _read(folder / name) for name in _FILES}
         for name, content in data.items():
             _compare(name, hashlib.sha256(content).hexdigest(), facts)
         tensors = parted(from_bytes(data[_OPTIMIZER]))
@@ -211,7 +216,7 @@ class Checkpoints:
 
     def _write(self, step: int, files: Mapping[str, bytes]) -> Path:
         """Write the files aside, bring them to disk, and only then give them their name."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._sweep()
         aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.path))
         try:
@@ -241,7 +246,8 @@ class Checkpoints:
     def _sweep(self) -> None:
         """Remove what is left of checkpoints that were not finished or are not kept."""
         for aside in self.path.glob(f"{_ASIDE}*"):
-            shutil.rmtree(aside, ignore_errors=True)
+            with suppress(UsageError):
+                remove_own(aside)
 
 
 def common_step(steps_here: Iterable[int], steps_there: Iterable[int]) -> int | None:
@@ -251,15 +257,6 @@ def common_step(steps_here: Iterable[int], steps_there: Iterable[int]) -> int | 
     20
     """
     return max(set(steps_here) & set(steps_there), default=None)
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _name(step: int) -> str:
@@ -279,6 +276,11 @@ def _manifest(facts: Facts, files: Mapping[str, bytes]) -> bytes:
 def _compare(name: str, found: str, facts: Facts) -> None:
     if found != facts["files"][name]:
         raise ValueError(f"{name} does not have its SHA-256")
+
+
+def _read(path: Path) -> bytes:
+    with open(open_own(path, os.O_RDONLY), "rb") as file:
+        return file.read()
 
 
 def _write_file(path: Path, data: bytes) -> None:

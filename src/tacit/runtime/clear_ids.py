@@ -16,6 +16,7 @@ import torch
 
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Align
+from tacit.runtime.match_rounds import PeerSet
 
 __all__ = ["MOST_IDS", "hear_ids", "show_ids"]
 
@@ -29,9 +30,12 @@ _TWICE = "the feature party showed an id twice: every example has its own"
 
 
 def show_ids(connection: Connection, own: Ids) -> Places:
-    """Show the label party all ids; return the rows of those that it has too, ascending by id."""
+    """Show the label party all ids; return the rows of those that it has too, ascending by id.
+
+    They are shown in ascending order, so that the same ids are the same pieces.
+    """
     found = []
-    for piece in _pieces(own):
+    for piece in _pieces(np.sort(own)):
         connection.send(_message(piece))
         answer = _ids_of(connection, connection.receive(Align), like=own)
         if not np.isin(answer, piece).all() or len(np.unique(answer)) != len(answer):
@@ -40,10 +44,11 @@ def show_ids(connection: Connection, own: Ids) -> Places:
     return _rows(np.concatenate(found), own)
 
 
-def hear_ids(connection: Connection, own: Ids, first: Align) -> Places:
+def hear_ids(connection: Connection, own: Ids, first: Align, shown: PeerSet) -> Places:
     """Answer a feature party's ids with those that this party has too; return the same.
 
-    The feature party then says how many it found, which is not answered here.
+    What it shows is on record before it is answered. The feature party then says how many it
+    found, which is not answered here.
     """
     found, offered, matched, message = [], 0, 0, first
     held = np.sort(own)
@@ -54,8 +59,9 @@ def hear_ids(connection: Connection, own: Ids, first: Align) -> Places:
             raise connection.wrong(f"the feature party showed more than {MOST_IDS} ids")
         found.append(ids[_is_in(ids, held)])
         matched += len(found[-1])
-        if matched > len(own):
+        if matched > len(own) or len(np.unique(found[-1])) != len(found[-1]):
             raise connection.wrong(_TWICE)
+        shown.show(_as_bytes(ids), len(ids))
         connection.send(_message(found[-1]))
         message = connection.receive(Align)
     shared = np.concatenate(found) if found else own[:0]
@@ -65,6 +71,13 @@ def hear_ids(connection: Connection, own: Ids, first: Align) -> Places:
         raise connection.wrong(f"the parties must agree on {len(shared)} common ids, "
                                f"got {message.count}")  # fmt: skip
     return _rows(shared, own)
+
+
+def _as_bytes(ids: Ids) -> bytes:
+    """Return ids as bytes that differ where ids do: numbers, or text that holds no line ends."""
+    if ids.dtype.kind == "i":
+        return ids.astype("<i8").tobytes()
+    return "\n".join(ids.tolist()).encode()
 
 
 def _rows(shared: Ids, own: Ids) -> Places:

@@ -15,7 +15,7 @@ from typing import ClassVar, TypeAlias, final
 from torch import Tensor, int64, uint8
 
 from tacit.errors import InputError
-from tacit.runtime.messages import Embedding, Gradient
+from tacit.runtime.messages import RECORD_BYTES, Embedding, Gradient
 
 __all__ = [
     "Align",
@@ -27,6 +27,7 @@ __all__ = [
     "Kind",
     "Message",
     "Predict",
+    "Records",
     "Refuse",
     "Release",
     "Train",
@@ -37,8 +38,10 @@ __all__ = [
 LARGEST = 2**63 - 1
 MOST_VERSIONS = 16
 LONGEST_NAME = 64
+MOST_PARTIES = 8
 LONGEST_ID = 256
 LONGEST_REASON = 500
+MOST_RECORDS = 4096  # in one message
 
 
 @final
@@ -55,6 +58,7 @@ class Kind(IntEnum):
     HEARTBEAT = 8
     REFUSE = 9
     BYE = 10
+    RECORDS = 11
 
 
 def check_whole(name: str, value: object, *, low: int = 0, high: int = LARGEST) -> None:
@@ -69,6 +73,12 @@ def _check_text(name: str, value: object, *, longest: int) -> None:
         raise InputError(f"{name} must be 1 to {longest} printable characters, got {shown(value)}")
 
 
+def _check_record(record: object) -> None:
+    """Refuse anything but the bytes of one record of a journal."""
+    if record is not None and (not isinstance(record, bytes) or len(record) != RECORD_BYTES):
+        raise InputError(f"a record has {RECORD_BYTES} bytes, got {shown(record)}")
+
+
 def check_digest(name: str, value: object) -> None:
     """Refuse anything but a SHA-256 in hexadecimal."""
     if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
@@ -81,7 +91,8 @@ class Hello:
     """Who speaks, in which versions, with which plan, and the last step that it has finished.
 
     The digest shows that two plans are the same without sending either. ``resume_point`` is None
-    for a party that has finished no step yet.
+    for a party that has finished no step yet. ``number`` is a feature party's own among several:
+    its first weights follow from it. On the wire 0 is left out.
     """
 
     kind: ClassVar[Kind] = Kind.HELLO
@@ -89,9 +100,11 @@ class Hello:
     party: str
     plan_digest: str
     resume_point: int | None = None
+    number: int = 0
 
     def __post_init__(self) -> None:
         _check_text("a party's name", self.party, longest=LONGEST_NAME)
+        check_whole("a party's number", self.number, high=MOST_PARTIES - 1)
         if not isinstance(self.versions, tuple) or not 1 <= len(self.versions) <= MOST_VERSIONS:
             raise InputError(
                 f"versions must be 1 to {MOST_VERSIONS} numbers, got {shown(self.versions)}"
@@ -166,13 +179,14 @@ class Train:
 @final
 @dataclass(frozen=True, eq=False)
 class Release:
-    """The protected gradient of one step, from the label party."""
+    """The protected gradient of one step, from the label party, with its record if it has one."""
 
     kind: ClassVar[Kind] = Kind.RELEASE
     gradient: Gradient
 
     def __post_init__(self) -> None:
         check_whole("a step", self.step)
+        _check_record(self.gradient.record)
 
     @property
     def step(self) -> int:
@@ -186,20 +200,23 @@ class Evaluate:
     """Embeddings of held-out examples, one part of several; without values, the receipt.
 
     A receipt carries no measure: what the label party learns from its labels stays there, unless
-    its operator chose to tell the peer in ``note``, one line.
+    its operator chose to tell the peer in ``note``, one line. The receipt of the last part carries
+    the evaluation's ``record`` in the label party's journal.
     """
 
     kind: ClassVar[Kind] = Kind.EVALUATE
     part: int
     values: Tensor | None = None
     note: str | None = None
+    record: bytes | None = None
 
     def __post_init__(self) -> None:
         check_whole("a part", self.part)
+        _check_record(self.record)
         if self.note is not None:
             _check_text("a note", self.note, longest=LONGEST_REASON)
-            if self.values is not None:
-                raise InputError("a note is part of a receipt: send it without values")
+        if self.values is not None and (self.note, self.record) != (None, None):
+            raise InputError("a note and a record are part of a receipt: send it without values")
 
 
 @final
@@ -228,6 +245,37 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         check_whole("a step", self.step)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """Records of the label party's journal, for the side that lacks them.
+
+    ``count`` says how many the sender has. ``values`` are whole records one after the other.
+    """
+
+    kind: ClassVar[Kind] = Kind.RECORDS
+    count: int
+    values: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("count", self.count)
+        if self.values is None:
+            return
+        if self.values.dtype != uint8 or self.values.dim() != 1:
+            raise InputError(f"records must be uint8 in one dimension, got {self.values.dtype}")
+        many, rest = divmod(len(self.values), RECORD_BYTES)
+        if rest or not 1 <= many <= MOST_RECORDS:
+            raise InputError(
+                f"a message has 1 to {MOST_RECORDS} records of {RECORD_BYTES} bytes, "
+                f"got {len(self.values)} bytes"
+            )
+
+    @property
+    def content(self) -> bytes:
+        """The records as bytes; none where the message carries none."""
+        return b"" if self.values is None else self.values.numpy().tobytes()
 
 
 @final
@@ -262,5 +310,15 @@ class Bye:
 
 
 Message: TypeAlias = (
-    Hello | Align | Train | Release | Evaluate | Predict | Checkpoint | Heartbeat | Refuse | Bye
+    Hello
+    | Align
+    | Train
+    | Release
+    | Evaluate
+    | Predict
+    | Checkpoint
+    | Records
+    | Heartbeat
+    | Refuse
+    | Bye
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from tacit.errors import LostError, UsageError
+from tacit.runtime.catch_up import hand_back
 from tacit.runtime.connection import Connection, EndedError, RefusedError, Timings
 from tacit.runtime.dialogue import Bye, Checkpoint, Hello
 from tacit.runtime.frames import VERSION
@@ -16,6 +17,7 @@ from tacit.runtime.party import FeatureEnd
 from tacit.runtime.place import Place
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role, disagreement
+from tacit.runtime.record_copy import RecordCopy
 from tacit.runtime.remote import RemoteLabel
 from tacit.runtime.schedule import Schedule, follow
 from tacit.runtime.session import Step, predict
@@ -38,10 +40,14 @@ def stop_of(hello: Hello) -> int:
     return 0 if hello.resume_point is None else hello.resume_point + 1
 
 
-def greet(connection: Connection, *, name: str, plan: Plan, offer: int) -> int:
+def greet(connection: Connection, *, name: str, number: int = 0, plan: Plan, offer: int) -> int:
     """Say hello to the label party; return the step that it is ready to go on from."""
     hello = Hello(
-        versions=(VERSION,), party=name, plan_digest=plan.digest(), resume_point=point(offer)
+        versions=(VERSION,),
+        party=name,
+        plan_digest=plan.digest(),
+        resume_point=point(offer),
+        number=number,
     )
     connection.send(hello)
     try:
@@ -67,6 +73,7 @@ class FeatureRun:
 
     Args:
         name: of this party.
+        number: of this party among several feature parties.
         plan: what both sides must agree on.
         matching: of this party's ids with those of the label party.
         place: where this party is; ``build`` of it sees the common examples through ``aligned``.
@@ -76,10 +83,12 @@ class FeatureRun:
         waiting: for a label party that is not there.
         log: hears a line about what happens.
         done: hears of every finished step, with the number of all.
+        records: what is kept of the label party's journal; later workers have none.
         begin: called before every attempt to connect.
     """
 
     name: str
+    number: int = 0
     plan: Plan
     matching: Callable[[], Matching]
     place: Place[FeatureEnd]
@@ -89,6 +98,7 @@ class FeatureRun:
     waiting: Waiting
     log: Callable[[str], None]
     done: Callable[[int, int], None]
+    records: RecordCopy | None
     begin: Callable[[], None] = lambda: None
 
     def run(self) -> str:
@@ -126,11 +136,13 @@ class FeatureRun:
         """Talk to the end of the run; return a smaller offer where the answer does not serve."""
         stops = self.place.stops()
         offer = stops[-1] if offer is None else offer
-        start = greet(connection, name=self.name, plan=self.plan, offer=offer)
+        start = greet(connection, name=self.name, number=self.number, plan=self.plan, offer=offer)
         if start not in stops:
             connection.send(Bye())
             return max(stop for stop in stops if stop < start)
         common = self._align(connection)
+        if self.records is not None:
+            hand_back(connection, self.records)
         self.place.go(start)
         self._train(connection, common, start)
         connection.send(Bye())
@@ -145,6 +157,7 @@ class FeatureRun:
     def _train(self, connection: Connection, common: Common, start: int) -> None:
         schedule = Schedule.of(self.plan, len(common))
         features = [self.place.party]
+        keep = None if self.records is None else self.records.keep
         self.log(f"{len(common)} examples in common, {schedule.steps - start} steps to go")
 
         def done(step: Step, last: bool) -> None:
@@ -153,7 +166,7 @@ class FeatureRun:
             self.done(step.step + 1, schedule.steps)
 
         def evaluate(epoch: int) -> None:
-            label = RemoteLabel(connection)
+            label = RemoteLabel(connection, keep=keep)
             predict(schedule.test_rows, features=features, label=label, batch_size=schedule.piece)
             if label.note is not None:
                 self.log(f"epoch {epoch + 1}: {label.note}")
@@ -163,7 +176,8 @@ class FeatureRun:
             connection.receive(Checkpoint)
             self.place.save()
 
-        follow(schedule, first=start, features=features, label=RemoteLabel(connection),
+        label = RemoteLabel(connection, keep=keep)
+        follow(schedule, first=start, features=features, label=label,
                done=done, evaluate=evaluate, save=save, depth=self.plan.depth)  # fmt: skip
         # Answered when every feature party has its last state: until then any may have to go back.
         connection.send(Checkpoint(step=schedule.steps - 1))

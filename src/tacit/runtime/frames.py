@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from reprlib import repr as shown
 from typing import Any, NoReturn, TypeAlias
@@ -23,6 +24,7 @@ from tacit.runtime._frame_header import (
     DEFAULTS,
     HEADER_BYTES,
     NARROWED,
+    RECORDED,
     VERSION,
     Header,
     Limits,
@@ -40,6 +42,7 @@ from tacit.runtime.dialogue import (
     Kind,
     Message,
     Predict,
+    Records,
     Refuse,
     Release,
     Train,
@@ -59,12 +62,13 @@ def encode(message: Message, *, narrow: bool = False, limits: Limits = DEFAULTS)
     a run is no longer bit for bit the one in a single process.
 
     >>> encode(Bye())[:6]
-    b'TACT\x01\x00'
+    b'TACT\x02\x00'
     """
     _require_little_endian()
     step, body = _take_apart(message)
     if isinstance(body, Tensor):
-        return _encode_tensor(message.kind, step, body, narrow=narrow, limits=limits)
+        record = message.gradient.record if isinstance(message, Release) else None
+        return _encode_tensor(message.kind, step, body, record, narrow=narrow, limits=limits)
     text = b"" if body is None else canonical(body)
     header = Header(kind=message.kind, step=step, length=len(text))
     check_header(header, limits)
@@ -81,7 +85,9 @@ def decode(data: bytes | bytearray | memoryview, *, limits: Limits = DEFAULTS) -
     view = memoryview(data).cast("B")
     try:
         header = read_header(view, limits)
-        return _put_together(header, _read_body(header, view[HEADER_BYTES:]))
+        end = len(view) - header.trailer
+        body = _read_body(header, view[HEADER_BYTES:end])
+        return _put_together(header, body, record=bytes(view[end:]) or None)
     except InputError as error:
         raise PeerError(f"a frame was refused: {error}") from error
 
@@ -126,22 +132,26 @@ def _require_little_endian() -> None:
     require(sys.byteorder == "little", "frames need a little-endian machine, this one is not")
 
 
-def _encode_tensor(kind: Kind, step: int, values: Tensor, *, narrow: bool, limits: Limits) -> bytes:
+def _encode_tensor(
+    kind: Kind, step: int, values: Tensor, record: bytes | None, *, narrow: bool, limits: Limits
+) -> bytes:
     require(values.dtype in CODES, f"values must be one of {list(CODES)}, got {values.dtype}")
-    flags = NARROWED if narrow and values.dtype == torch.float32 else 0
+    narrow = narrow and values.dtype == torch.float32
+    flags = (NARROWED if narrow else 0) | (0 if record is None else RECORDED)
     wire = values.detach().cpu()
-    wire = (wire.bfloat16() if flags else wire).contiguous()
+    wire = (wire.bfloat16() if narrow else wire).contiguous()
+    trailer = record or b""
     header = Header(
         kind=kind,
         step=step,
         flags=flags,
         dtype=values.dtype,
         shape=tuple(values.shape),
-        length=wire.numel() * wire.element_size(),
+        length=wire.numel() * wire.element_size() + len(trailer),
     )
     check_header(header, limits)
     _check_finite(wire)
-    return b"".join((header.pack(), wire.view(-1).view(torch.uint8).numpy().data))
+    return b"".join((header.pack(), wire.view(-1).view(torch.uint8).numpy().data, trailer))
 
 
 def _check_finite(values: Tensor) -> None:
@@ -169,18 +179,27 @@ def _take_apart(message: Message) -> tuple[int, Body]:
             return message.step, message.embedding.values
         case Release():
             return message.step, message.gradient.values
-        case Evaluate(values=None, note=str(note)):
-            return message.part, {"note": note}
+        case Evaluate(values=None):
+            return message.part, _receipt_body(message)
         case Evaluate() | Predict():
             return message.part, message.values
         case Checkpoint():
             return message.step, None
+        case Records():
+            return message.count, message.values
         case Align():
             return 0, _align_body(message)
-        case Hello() | Refuse():
+        case Hello():
+            return 0, {n: v for n, v in vars(message).items() if n != "number" or v}
+        case Refuse():
             return 0, vars(message)
         case Heartbeat() | Bye():
             return 0, None
+
+
+def _receipt_body(message: Evaluate) -> Body:
+    fields = {"note": message.note, "record": message.record and message.record.hex()}
+    return {name: text for name, text in fields.items() if text is not None} or None
 
 
 def _align_body(message: Align) -> Body:
@@ -193,11 +212,11 @@ def _align_body(message: Align) -> Body:
     return {"count": message.count} if message.ids is None else {"ids": message.ids}
 
 
-def _put_together(header: Header, body: Body) -> Message:
+def _put_together(header: Header, body: Body, *, record: bytes | None) -> Message:
     """Return the message of a checked header and its body; fields are checked by the message."""
     kind, step = header.kind, header.step
     if isinstance(body, Tensor):
-        return _with_values(kind, step, body)
+        return _with_values(kind, step, body, record)
     if body is not None:
         return _with_fields(kind, step, body)
     match kind:
@@ -207,22 +226,26 @@ def _put_together(header: Header, body: Body) -> Message:
             return Predict(part=step)
         case Kind.CHECKPOINT:
             return Checkpoint(step=step)
+        case Kind.RECORDS:
+            return Records(count=step)
         case Kind.HEARTBEAT:
             return Heartbeat()
         case _:
             return Bye()
 
 
-def _with_values(kind: Kind, step: int, values: Tensor) -> Message:
+def _with_values(kind: Kind, step: int, values: Tensor, record: bytes | None) -> Message:
     match kind:
         case Kind.TRAIN:
             return Train(Embedding(step=step, values=values))
         case Kind.RELEASE:
-            return Release(Gradient(step=step, values=values))
+            return Release(Gradient(step=step, values=values, record=record))
         case Kind.EVALUATE:
             return Evaluate(part=step, values=values)
         case Kind.PREDICT:
             return Predict(part=step, values=values)
+        case Kind.RECORDS:
+            return Records(count=step, values=values)
         case _ if values.dtype == torch.uint8:
             return Align(sealed=values)
         case _:
@@ -233,14 +256,16 @@ def _with_fields(kind: Kind, step: int, fields: Fields) -> Message:
     """Return a message of JSON fields, which must be exactly the ones that it has."""
     match kind:
         case Kind.HELLO:
-            _check_keys(fields, {"party", "plan_digest", "resume_point", "versions"})
+            numbered = {"number"} & fields.keys()
+            _check_keys(fields, {"party", "plan_digest", "resume_point", "versions"} | numbered)
+            if fields.get("number") == 0:
+                raise InputError("a hello leaves out a number that is 0, got it written")
             return Hello(**{**fields, "versions": _items(fields, "versions")})
         case Kind.REFUSE:
             _check_keys(fields, {"reason"})
             return Refuse(**fields)
         case Kind.EVALUATE:
-            _check_keys(fields, {"note"})
-            return Evaluate(part=step, **fields)
+            return _receipt(step, fields)
         case _ if "count" in fields:
             _check_keys(fields, {"count"})
             return Align(**fields)
@@ -251,6 +276,18 @@ def _with_fields(kind: Kind, step: int, fields: Fields) -> Message:
             _check_keys(fields, {"ids"})
             ids = _items(fields, "ids")
             return Align(count=len(ids), ids=ids)
+
+
+def _receipt(part: int, fields: Fields) -> Evaluate:
+    _check_keys(fields, {"note", "record"} & fields.keys() or {"note"})
+    for name, text in fields.items():
+        require(isinstance(text, str), f"a {name} must be text, got {shown(text)}")
+    record = fields.get("record")
+    if record is not None:
+        digits = re.fullmatch("(?:[0-9a-f]{2})+", record)
+        require(digits is not None, f"a record must be hexadecimal digits, got {shown(record)}")
+    held = None if record is None else bytes.fromhex(record)
+    return Evaluate(part=part, note=fields.get("note"), record=held)
 
 
 def _check_keys(fields: Fields, keys: set[str]) -> None:

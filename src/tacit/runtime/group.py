@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar, final
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from tacit.errors import BudgetError, LostError, PeerError, TacitError
 from tacit.runtime.line import Line
+from tacit.runtime.links import linked, problem_of, short
 from tacit.runtime.meeting import Meeting, Round
 
 __all__ = ["LONGEST", "WATCH", "Group", "GroupLostError"]
@@ -31,8 +31,6 @@ LONGEST = timedelta(days=2)
 """How long the others may wait while worker 0 matches ids."""
 WATCH = 0.5
 _ATTEMPTS = 5
-_CONNECTING = timedelta(seconds=30)
-_SHORTEST, _LONGEST = 2e-5, 0.02
 _KINDS: dict[str, type[TacitError]] = {
     "BudgetError": BudgetError,
     "PeerError": PeerError,
@@ -85,12 +83,12 @@ class Group:
         for attempt in range(_ATTEMPTS):
             met = self._meeting.meet(limit=limit)
             try:
-                self._links = _linked(met, self.worker, self.workers)
+                self._links = linked(met, self.worker, self.workers)
             except RuntimeError as error:  # one went away between signing up and connecting
                 if attempt == _ATTEMPTS - 1:
                     raise LostError(
                         f"the workers of {self._meeting.party} cannot connect to each other "
-                        f"({_short(error)}): let them reach any port of each other"
+                        f"({short(error)}): let them reach any port of each other"
                     ) from None
             else:
                 self._round, self._over, self._broken = met, threading.Event(), threading.Event()
@@ -240,7 +238,7 @@ class Group:
         """Carry out one piece of work among all workers."""
         if self._links is None:
             self._fail("the workers are not together")
-        problem = _problem(start, self._links)
+        problem = problem_of(start, self._links)
         if problem is not None:
             self._fail(f"a worker of {self._meeting.party} is gone ({problem})")
 
@@ -248,33 +246,6 @@ class Group:
         self.leave()
         self._why = why
         raise GroupLostError(why)
-
-
-def _linked(met: Round, worker: int, workers: int) -> Any:  # noqa: ANN401 - gloo has no types
-    """Connect every worker with every other, on this machine's address in their network."""
-    gloo: Any = dist.ProcessGroupGloo
-    options = gloo._Options()
-    options._devices = [gloo.create_device(hostname=met.host)]
-    options._timeout = _CONNECTING
-    return gloo(met.store, worker, workers, options)
-
-
-def _problem(start: Callable[[Any], Any], links: Any) -> str | None:  # noqa: ANN401 - as above
-    """Return what went wrong with some work; an error that is kept would keep the links open."""
-    try:
-        _finish(start(links))
-    except RuntimeError as error:
-        return _short(error)
-    return None
-
-
-def _finish(work: Any) -> None:  # noqa: ANN401 - gloo has no types
-    """Wait for the end of some work, open to interrupts all the while."""
-    pause = _SHORTEST
-    while not work.is_completed():
-        time.sleep(pause)
-        pause = min(1.2 * pause, _LONGEST)
-    work.wait()
 
 
 def _as_tensor(content: bytes, length: int) -> Tensor:
@@ -289,9 +260,3 @@ def _spread(flat: Tensor, over: Iterable[Tensor]) -> None:
     for part in over:
         part.copy_(flat[at : at + part.numel()].view_as(part))
         at += part.numel()
-
-
-def _short(error: Exception) -> str:
-    """Return what gloo says, without where in its source it says so."""
-    text = str(error).partition("] ")[2] or str(error)
-    return text.partition(". This is typically")[0][:120]

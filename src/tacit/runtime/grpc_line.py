@@ -16,12 +16,12 @@ from typing import Any, TypeAlias, final
 import grpc
 
 from tacit.errors import InputError, LostError, PeerError, TacitError
-from tacit.runtime._address import resolve
 from tacit.runtime._frame_header import Limits
 from tacit.runtime._pipe import FOREVER, Pipe
-from tacit.runtime.identity import SUFFIX, Identity, check_identity, check_name
+from tacit.runtime.identity import Identity, check_identity
 from tacit.runtime.line import Line
-from tacit.runtime.probe import diagnose
+from tacit.runtime.party_name import SUFFIX, check_name
+from tacit.runtime.probe import diagnose, verified_certificate
 
 __all__ = ["ACCEPTED", "METHOD", "SERVICE", "GrpcLine", "dial", "options"]
 
@@ -135,20 +135,26 @@ def options(limits: Limits) -> list[tuple[str, Any]]:
 def dial(address: str, *, identity: Identity, peer: str, limits: Limits, timeout: float) -> Line:
     """Connect to a party that listens; its certificate must be for `peer`.
 
+    gRPC takes a name that is only the common name, or a pattern, and does not show the certificate
+    to this side. So a handshake of our own checks the certificate first, and gRPC is then given
+    that one certificate to trust and nothing else: it connects to the holder of that certificate's
+    key or to nobody.
+
     Raises ``LostError`` if it may be tried again, ``PeerError`` or ``UsageError`` if that is
     pointless.
     """
     check_identity(identity)
-    resolve(address)
+    check_name(peer)
     end = monotonic() + timeout
-    channel = _channel(address, identity, check_name(peer), limits)
+    known = verified_certificate(address, identity=identity, peer=peer, timeout=timeout)
+    channel = _channel(address, identity, peer, known, limits)
     line = GrpcLine(peer, limits=limits, hang_up=channel.close)
     call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(line.outgoing())
     call.add_done_callback(lambda _: line.finish())
     answer: Future[TacitError | None] = Future()
     Thread(target=_receive, args=(line, call, answer), daemon=True).start()
     try:
-        problem = answer.result(timeout)
+        problem = answer.result(max(0.0, end - monotonic()))
     except TimeoutError:
         line.cut()
         raise LostError(f"{peer} at {address} has not answered within {timeout:g} s") from None
@@ -162,9 +168,9 @@ def dial(address: str, *, identity: Identity, peer: str, limits: Limits, timeout
     raise problem
 
 
-def _channel(address: str, identity: Identity, peer: str, limits: Limits) -> Any:  # noqa: ANN401
+def _channel(address: str, identity: Identity, peer: str, known: bytes, limits: Limits) -> Any:  # noqa: ANN401
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=identity.ca_pem,
+        root_certificates=known,
         private_key=identity.key_pem,
         certificate_chain=identity.certificate_pem,
     )

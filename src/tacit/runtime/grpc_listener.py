@@ -1,18 +1,19 @@
-"""The listening side of lines over gRPC: who may connect, how many at once, and one line each.
+"""The listening side of lines over gRPC: who may connect, and one line each.
 
-Whoever connects is refused by TLS without a certificate of our CA, and by name if the certificate
-is not for one of the peers. TLS is done inside gRPC, which writes the reason of a failed handshake
-to stderr ("Handshake failed ...") and tells nobody else; every other refusal goes to the log.
+Connections come in through an ``Acceptor``, which bounds those that have not said who they are, and
+are passed on to gRPC at a socket inside. Whoever connects is refused by TLS without a certificate
+of our CA, and by name if the certificate is not for one of the peers. TLS is done inside gRPC,
+which writes the reason of a failed handshake to stderr ("Handshake failed ...") and tells nobody
+else; every other refusal goes to the log.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, NoReturn, TypeAlias, final
 from urllib.parse import unquote
@@ -20,17 +21,23 @@ from urllib.parse import unquote
 import grpc
 
 from tacit.errors import LostError, SilenceError, UsageError
-from tacit.runtime._address import parse_address, resolve
+from tacit.runtime._address import open_sockets, parse_address
 from tacit.runtime._frame_header import Limits
+from tacit.runtime.acceptor import Acceptor, Places
 from tacit.runtime.grpc_line import ACCEPTED, FLUSH, METHOD, SERVICE, GrpcLine, options
-from tacit.runtime.identity import Identity, check_identity, check_name, peer_name
+from tacit.runtime.identity import Identity, check_identity
+from tacit.runtime.limited_log import LimitedLog
 from tacit.runtime.line import Line
+from tacit.runtime.party_name import check_name, peer_name
+from tacit.runtime.socket_folder import SOCKET, socket_folder
 
 __all__ = ["Listener"]
 
 Context: TypeAlias = Any  # gRPC ships no types
-MOST_CONNECTIONS = 256  # also ones that have not said who they are
+MOST_CONNECTIONS = 512  # inside, where no more can come than the acceptor lets in
+LINES = 60  # in the log per minute: whoever connects decides how many there are
 HANDSHAKE = 5_000  # ms for a connection to become one; only then is its place free again
+PLACES = Places()
 IDLE = 20_000  # ms that a connection may have no line
 
 
@@ -50,14 +57,26 @@ class Listener:
                  limits: Limits, log: Callable[[str], None]) -> None:  # fmt: skip
         check_identity(identity)
         self._peers = frozenset(map(check_name, peers))
-        self._limits, self._log = limits, log
+        self._limits, self._log = limits, LimitedLog(log, most=LINES)
         self._lines: dict[str, GrpcLine] = {}
+        self._connections: dict[str, str] = {}  # by which each peer's line came
         self._fresh: dict[str, GrpcLine] = {}  # not yet accepted: the newest of each peer
         self._closed = False
         self._changed = Condition()
+        self._host, sockets = parse_address(address)[0], open_sockets(address)
+        self._port: int = sockets[0].getsockname()[1]
+        self._folder = socket_folder()
+        inner = Path(self._folder.name, SOCKET)
+        self._acceptor = Acceptor(sockets, inner=inner, places=PLACES, log=self._log)
         self._server = _server(self._talk, len(self._peers), limits)
-        self._host, self._port = _bind(self._server, address, identity)
+        try:
+            _add_port(self._server, inner, identity)
+        except UsageError:
+            self._acceptor.close()
+            self._folder.cleanup()
+            raise
         self._server.start()
+        self._acceptor.start()
         if os.environ.get("GRPC_VERBOSITY", "").upper() in {"ERROR", "NONE"}:
             log("GRPC_VERBOSITY hides why TLS refuses a connection: unset it to see that on stderr")
 
@@ -92,6 +111,8 @@ class Listener:
         for closer in closers:
             closer.join()
         self._server.stop(0).wait(FLUSH)
+        self._acceptor.close()
+        self._folder.cleanup()
 
     def _may_accept(self) -> bool:
         self._fresh = {name: line for name, line in self._fresh.items() if not line.over}
@@ -102,7 +123,7 @@ class Listener:
         line = GrpcLine(self._name(context), limits=self._limits, hang_up=context.cancel)
         if not context.add_callback(line.finish):
             line.finish()
-        self._enter(line, _place(context))
+        self._enter(line, _connection(context))
         context.send_initial_metadata((ACCEPTED,))
         Thread(target=_receive, args=(line, frames), daemon=True).start()
         return self._outgoing(line, context)
@@ -118,21 +139,27 @@ class Listener:
         return name
 
     def _refuse(self, context: Context, reason: str) -> NoReturn:
-        self._log(f"refused a connection from {_place(context)}: {reason}")
+        connection = _connection(context)
+        self._log(f"refused a connection from {self._acceptor.origin(connection)}: {reason}")
+        self._acceptor.drop(connection)
         context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         raise AssertionError("abort has raised")
 
-    def _enter(self, line: GrpcLine, place: str) -> None:
+    def _enter(self, line: GrpcLine, connection: str) -> None:
         """Make this the line of its peer: after a cut the older one may only look alive."""
+        self._acceptor.admit(connection)
         with self._changed:
-            old = self._lines.get(line.peer)
+            old, before = self._lines.get(line.peer), self._connections.get(line.peer)
             self._lines[line.peer] = self._fresh[line.peer] = line
+            self._connections[line.peer] = connection
             self._changed.notify_all()
-        self._log(f"{line.peer} connected from {place}")
+        self._log(f"{line.peer} connected from {self._acceptor.origin(connection)}")
         if old is not None and not old.over:
             self._log(f"the older connection of {line.peer} ends: a newer one took its place")
             old.end(LostError(f"a newer connection of {line.peer} took the place of this one"))
             Thread(target=old.close, daemon=True).start()
+        if before not in (None, connection):
+            self._acceptor.drop(before)
 
     def _outgoing(self, line: GrpcLine, context: Context) -> Iterator[bytes]:
         yield from line.outgoing()
@@ -148,13 +175,13 @@ def _receive(line: GrpcLine, frames: Iterator[bytes]) -> None:
     line.end(LostError(f"{line.peer} has closed the connection or is gone"))
 
 
-def _place(context: Context) -> str:
+def _connection(context: Context) -> str:
+    """Return the name by which the acceptor has passed this connection on."""
     return unquote(context.peer()).partition(":")[2]
 
 
 def _server(talk: Callable[..., Iterator[bytes]], peers: int, limits: Limits) -> Any:  # noqa: ANN401
     own = [
-        ("grpc.so_reuseport", 0),  # or two listeners would share a port and its connections
         ("grpc.max_allowed_incoming_connections", MOST_CONNECTIONS),
         ("grpc.max_concurrent_streams", 2),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE),
@@ -168,39 +195,18 @@ def _server(talk: Callable[..., Iterator[bytes]], peers: int, limits: Limits) ->
     return server
 
 
-def _bind(server: Any, address: str, identity: Identity) -> tuple[str, int]:  # noqa: ANN401
-    _check_free(address)
+def _add_port(server: Any, inner: Path, identity: Identity) -> None:  # noqa: ANN401
     credentials = grpc.ssl_server_credentials(
         [(identity.key_pem, identity.certificate_pem)],
         root_certificates=identity.ca_pem,
         require_client_auth=True,
     )
     try:
-        return parse_address(address)[0], server.add_secure_port(address, credentials)
+        server.add_secure_port(f"unix:{inner}", credentials)
     except RuntimeError:
-        raise UsageError(f"cannot listen at {address}: give another host or port") from None
-
-
-def _check_free(address: str) -> None:
-    """Bind once by hand: it says plainly what is wrong, where gRPC only fails."""
-    problems = [_problem(family, place) for family, place in resolve(address)]
-    taken = next((p for p in problems if p is not None and p.errno != errno.EADDRNOTAVAIL), None)
-    if taken is not None:
-        raise UsageError(f"cannot listen at {address}: {(taken.strerror or str(taken)).lower()}: "
-                         f"stop what listens there, or give another port")  # fmt: skip
-    if None not in problems:
-        raise UsageError(f"cannot listen at {address}: the host is not this machine: give one of "
-                         f"its own addresses, or 0.0.0.0 for all")  # fmt: skip
-
-
-def _problem(family: socket.AddressFamily, place: tuple[str, int]) -> OSError | None:
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
-            trial.bind(place)
-    except OSError as error:
-        return error
-    return None
+        raise UsageError(
+            f"gRPC cannot listen at {inner}: let TMPDIR name a folder with a short path"
+        ) from None
 
 
 @final

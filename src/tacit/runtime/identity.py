@@ -14,12 +14,11 @@ import ipaddress
 import os
 import re
 import secrets
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar, final
+from typing import final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -29,13 +28,17 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tacit.errors import UsageError
+from tacit.runtime.party_name import (
+    AUTHORITY,
+    SUFFIX,
+    check_name,
+    find_extension,
+    peer_name,
+    read_pem,
+)
 
-__all__ = ["Files", "Identity", "check_identity", "check_name", "load_identity", "make_ca",
-           "make_party", "peer_name"]  # fmt: skip
+__all__ = ["Files", "Identity", "check_identity", "load_identity", "make_ca", "make_party"]
 
-SUFFIX = ".tacit"
-AUTHORITY = "ca"
-_NAME = re.compile(r"(?!-|ca\Z)[a-z0-9-]{1,40}(?<!-)")
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 # The last label is never a number: 300.1.1.1 is a mistyped address, not a name.
 _HOST = re.compile(rf"(?=.{{1,253}}\Z)({_LABEL}\.)*(?!\d+\Z){_LABEL}")
@@ -43,7 +46,6 @@ _BOTH_SIDES = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
 _CLOCKS = timedelta(hours=1)  # a certificate made now must also hold where the clock is behind
 _SHA = hashes.SHA256()
 _TIME = "%Y-%m-%d %H:%M UTC"
-E = TypeVar("E", bound=x509.ExtensionType)
 
 
 @final
@@ -110,8 +112,8 @@ def check_identity(identity: Identity, *, now: datetime | None = None) -> None:
     """Raise one plain sentence if others would not, or should not, accept this identity."""
     who, now = identity.name, now or datetime.now(UTC)
     _check_mode(identity.key_mode, f"party {who}: the key file")
-    certificate = _certificates(identity.certificate_pem, f"party {who}: the certificate file")[0]
-    authorities = _certificates(identity.ca_pem, f"party {who}: the CA file")
+    certificate = read_pem(identity.certificate_pem, f"party {who}: the certificate file")[0]
+    authorities = read_pem(identity.ca_pem, f"party {who}: the CA file")
     key = _private_key(identity.key_pem, f"party {who}: the key file")
     if key.public_key() != certificate.public_key():
         raise UsageError(f"party {who}: the key and the certificate do not belong together: "
@@ -126,35 +128,10 @@ def check_identity(identity: Identity, *, now: datetime | None = None) -> None:
     bound = peer_name(identity.certificate_pem)
     if bound != who:
         raise UsageError(f"party {who}: the certificate is for party {bound}: give {who}'s own")
-    usage = _extension(certificate, x509.ExtendedKeyUsage)
+    usage = find_extension(certificate, x509.ExtendedKeyUsage)
     if usage is not None and not set(_BOTH_SIDES) <= set(usage):
         raise UsageError(f"party {who}: the certificate is not for both sides of TLS: let the CA "
                          f"sign one with the extended key usages client and server")  # fmt: skip
-
-
-def peer_name(certificate: bytes) -> str:
-    """Return the name of the party that a certificate, PEM or DER, is for.
-
-    Only says whose it is: that the right authority signed it is for TLS to check before.
-    """
-    # A PEM text inside a DER certificate must not be read in its place: the first byte decides.
-    der = certificate.startswith(b"0")
-    pem = ssl.DER_cert_to_PEM_cert(certificate).encode() if der else certificate
-    names = _extension(_certificates(pem, "the certificate")[0], x509.SubjectAlternativeName)
-    found = names.get_values_for_type(x509.DNSName) if names else []
-    own = [name.lower() for name in found if name.lower().endswith(SUFFIX)]
-    if len(own) != 1 or not _NAME.fullmatch(own[0].removesuffix(SUFFIX)):
-        raise UsageError(f"the certificate names {', '.join(own) or 'nobody'} in {SUFFIX}: "
-                         f"a party's has one DNS name there, <name>{SUFFIX}")  # fmt: skip
-    return own[0].removesuffix(SUFFIX)
-
-
-def check_name(name: str) -> str:
-    """Return a party's name if it is one."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"party name {name!r}: use 1 to 40 of a-z, 0-9 and '-', no '-' at either "
-                         f"end, and not {AUTHORITY!r}; for example bank-1")  # fmt: skip
-    return name
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -185,7 +162,7 @@ def _draft(name: str, key: ec.EllipticCurvePrivateKey, *, issuer: x509.Name | No
 
 def _signer(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     files = _files(directory, AUTHORITY)
-    ca = _certificates(_read(files.certificate)[0], str(files.certificate))[0]
+    ca = read_pem(_read(files.certificate)[0], str(files.certificate))[0]
     pem, mode = _read(files.key)
     _check_mode(mode, str(files.key))
     key = _private_key(pem, str(files.key))
@@ -195,15 +172,6 @@ def _signer(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     return ca, key
 
 
-def _certificates(pem: bytes, what: str) -> list[x509.Certificate]:
-    try:
-        found = x509.load_pem_x509_certificates(pem)
-        _ = [(one.extensions, one.public_key()) for one in found]  # read late: damage shows here
-    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension):
-        raise UsageError(f"{what} is not a certificate: give one in PEM") from None
-    return found
-
-
 def _private_key(pem: bytes, what: str) -> PrivateKeyTypes:
     try:
         return serialization.load_pem_private_key(pem, password=None)
@@ -211,19 +179,12 @@ def _private_key(pem: bytes, what: str) -> PrivateKeyTypes:
         raise UsageError(f"{what} is no private key in PEM without password: give one") from None
 
 
-def _extension(certificate: x509.Certificate, kind: type[E]) -> E | None:
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None
-
-
 def _signed(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(ca)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
-    limits = _extension(ca, x509.BasicConstraints)
+    limits = find_extension(ca, x509.BasicConstraints)
     return limits is not None and limits.ca
 
 

@@ -1,56 +1,62 @@
-"""The journal: the label party's record of every release, written before the release is sent.
+"""The journal: the label party's record of every answer, written before the answer is sent.
 
 Noise is spent once: a step that was released with one embedding must never be released with
-another, also after a crash. So it is written down first. All numbers are little-endian::
-
-    header   256 bytes   "tacitjnl", version u16, bytes of the name u16, name of the run, crc u32
-    record    88 bytes   kind u32, step i64, highest step so far i64,
-                         embedding digest and release digest (32 bytes each), crc u32
-
-A record's crc starts from the header's crc plus the number of the record, so a record of another
-run or in another place does not pass. Kind 1 is a release, kind 2 the permission for another one.
+another, also after a crash. The same holds for evaluations, whose measures come from labels. So
+both are written down first: a header of 256 bytes with the name of the run, then records of 112
+bytes each (``_journal_record``).
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-import struct
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, final
-from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from tacit.errors import InputError, ParameterError, ReleaseError, ReplayError, UsageError
+from tacit.errors import (
+    InputError,
+    ParameterError,
+    PeerError,
+    ReleaseError,
+    ReplayError,
+    UsageError,
+)
 from tacit.rng import whole
-from tacit.runtime._journal_header import START, complaint, header_of
-from tacit.runtime.checkpoint import sync_folder
+from tacit.runtime._journal_header import JOURNAL, header_of
+from tacit.runtime._journal_record import (
+    NOTHING,
+    Codes,
+    Record,
+    RecordKind,
+    code_of,
+    kind_and_step,
+)
+from tacit.runtime._record_file import RecordFile
+from tacit.runtime.messages import RECORD_BYTES
+from tacit.runtime.witness import Witness
 
 __all__ = ["Entry", "Journal", "digest"]
 
 Sync = Literal["os", "always"]
-_BODY = struct.Struct("<Iqq32s32s")
-_SIZE = _BODY.size + 4
-_RELEASED, _ALLOWED = 1, 2
-_CHUNK = 1 << 16
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What was last released for a step: digests of what came in and of what went out."""
+    """What was last answered for a step: marks of what came in and of what went out.
+
+    ``record`` is the entry as it stands in the journal.
+    """
 
     step: int
     embedding: bytes
     release: bytes
+    record: bytes = b""
 
 
 @final
@@ -64,44 +70,89 @@ class Journal:
     what it confirmed.
 
     A last record that is not whole is cut off on opening: it was never acknowledged, so nothing
-    was sent for it. Damage anywhere else is refused. One process at a time holds a journal, and
-    one thread at a time uses it. Memory does not grow with the number of steps, only with those
-    that were allowed again: old steps are looked up in the file.
+    was sent for it. Damage anywhere is refused. One process at a time holds a journal, and one
+    thread at a time uses it. Memory does not grow with the number of steps, only with evaluations
+    and with steps that were allowed again: old steps are looked up in the file.
+
+    Records are for the peers to keep, and :meth:`take_back` takes those that this journal has lost.
+    Where a witness has seen more records than there are, nothing is recorded until it has them.
 
     Attributes:
         allowed: how often each step was allowed again, for those that were.
-        cut: how many bytes of a torn last record were cut off on opening.
     """
 
-    def __init__(self, file: int, *, path: Path, header: bytes, sync: Sync) -> None:
-        self.path, self.cut = path, 0
+    def __init__(self, file: RecordFile, codes: Codes, witness: Witness | None) -> None:
         self.allowed: Counter[int] = Counter()
         self._file = file
-        self._seed = crc32(header)
-        self._always = sync == "always"
-        self._count, self._high = 0, -1
+        self._codes = codes
+        self._witness = witness
+        self._code = codes.first  # of the last record
+        self._high, self._newest = -1, -1  # the highest step, and where it was first released
         self._places: dict[int, int] = {}  # the last release of steps with more than one
+        self._asked: dict[int, list[int]] = {}  # the evaluations after a step
         self._open: set[int] = set()  # steps with a permission that was not used yet
-        self._failed = False
+        self._open_asked: set[int] = set()  # the same for evaluations
 
     @classmethod
-    def open(cls, path: Path | str, *, run: str, sync: Sync = "os") -> Self:
-        """Open the journal of a run, or begin one where there is none."""
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        run: str,
+        secret: bytes,
+        sync: Sync = "os",
+        witness: Path | None = None,
+    ) -> Self:
+        """Open the journal of a run, or begin one where there is none.
+
+        ``secret`` is the label party's own, from which the keys of all codes are derived.
+        """
         if sync not in ("os", "always"):
             raise ParameterError(f'sync must be "os" or "always", got {sync!r}')
-        path, header = Path(path), header_of(run)
+        always = sync == "always"
+        codes = Codes(secret, header_of(run))
+        file = RecordFile.open(Path(path), run=run, magic=JOURNAL, always=always)
+        journal = cls(file, codes, None)
         try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise UsageError(f"{path}: a journal cannot be opened: {error.strerror}") from None
-        journal = cls(file, path=path, header=header, sync=sync)
-        try:
-            journal._begin(header, run)
-            journal._read()
+            file.read_in(journal._accept)
+            if witness is not None:
+                journal._witness = Witness.open(witness, codes, always=always)
+                journal._tell_witness()
         except BaseException:
             journal.close()
             raise
         return journal
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self._file.path
+
+    @property
+    def cut(self) -> int:
+        """How many bytes of a torn last record were cut off on opening."""
+        return self._file.cut
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return self._file.count
+
+    @property
+    def behind(self) -> str | None:
+        """Why nothing may be released yet: a witness has seen more than there is here."""
+        if self._witness is None or self._witness.count <= self.count:
+            return None
+        return (
+            f"witness {self._witness.path}: {self._witness.count} answers were recorded, and "
+            f"{self.path} has {self.count} of them: the state is behind, as after restoring a "
+            "copy: nothing is sent until a feature party hands back the rest, or the state folder "
+            "of that time is restored"
+        )
+
+    def mark(self, content: bytes) -> bytes:
+        """Return 32 bytes that stand for a content in a record and show nothing of it."""
+        return self._codes.mark(content)
 
     def check(self, step: int, embedding_digest: bytes) -> None:
         """Raise ``ReplayError`` if a step must not be released for this embedding.
@@ -121,29 +172,69 @@ class Journal:
         step on record raises ``ReplayError``, unless :meth:`allow_again` was called for it.
         """
         step = _number(step)
-        digests = embedding_digest, release_digest
-        if any(not isinstance(value, bytes) or len(value) != 32 for value in digests):
-            raise InputError(f"a digest is 32 bytes, as of digest(tensor), got {digests!r:.60}")
+        digests = _checked(embedding_digest, release_digest)
         if step <= self._high:
             held = self.find(step)
             if held is not None and digests == (held.embedding, held.release):
                 return False
             if step not in self._open:
                 raise ReplayError(self._refusal(step, held, digests[0]))
-        self._append(_RELEASED, step, *digests)
+        self._append(RecordKind.RELEASE, step, *digests)
         return True
+
+    def check_evaluation(self, step: int, embedding_digest: bytes) -> None:
+        """Raise ``ReplayError`` if the evaluation after a step must not be made for this."""
+        step = _number(step)
+        held = self.evaluation(step)
+        if held is None and step != self._high:
+            raise ReplayError(
+                f"the evaluation after step {step} is not due: the last step that was released is "
+                f"{self._high}; nothing may be answered"
+            )
+        other = held is not None and held.embedding != embedding_digest
+        if other and step not in self._open_asked:
+            raise ReplayError(
+                f"the evaluation after step {step} was answered before for other embeddings, and "
+                "answers to chosen embeddings give labels away: return to the state of that "
+                f"evaluation, or let the operator decide on allow_again({step})"
+            )
+
+    def record_evaluation(self, step: int, embedding_digest: bytes, answer_digest: bytes) -> bool:
+        """Record the answer to an evaluation; return whether it was not on record yet."""
+        self.check_evaluation(step, embedding_digest)
+        digests, held = _checked(embedding_digest, answer_digest), self.evaluation(step)
+        if held is not None and digests == (held.embedding, held.release):
+            return False
+        if held is not None and step not in self._open_asked:
+            raise ReplayError(
+                f"the evaluation after step {step} came out differently from the one that was "
+                "answered: return to the state of that evaluation, or let the operator decide on "
+                f"allow_again({step}); nothing may be answered"
+            )
+        self._append(RecordKind.EVALUATION, step, *digests)
+        return True
+
+    def evaluations(self, step: int) -> int:
+        """Return how many answers to the evaluation after a step are on record."""
+        return len(self._asked.get(_number(step), ()))
+
+    def evaluation(self, step: int) -> Entry | None:
+        """Return what was last answered to the evaluation after a step, or None."""
+        places = self._asked.get(_number(step))
+        return None if places is None else self._entry(places[-1])
 
     def allow_again(self, step: int) -> None:
         """Let a step be released once more with other content, an operator's decision.
 
-        Whoever holds two releases of a step can cancel noise, so the permission is kept on record
-        and counted in :attr:`allowed`. One that was not used yet is not doubled.
+        It covers the evaluation after that step, where there was one. Whoever holds two releases
+        of a step can cancel noise, so the permission is kept on record and counted in
+        :attr:`allowed`. One that was not used yet is not doubled.
         """
         step = _number(step)
         if self.find(step) is None:
             raise UsageError(f"step {step} was never released: there is nothing to allow again")
         if step not in self._open:
-            self._append(_ALLOWED, step, bytes(32), bytes(32))
+            self._append(RecordKind.PERMISSION, step, NOTHING, NOTHING)
 
     def repeats(self, step: int) -> int:
         """Return how many releases of a step are on record beside its first one."""
@@ -154,24 +245,52 @@ class Journal:
         step = _number(step)
         if step > self._high:
             return None
-        place = self._places.get(step)
-        found = self._at(self._first(step) if place is None else place)
-        return Entry(step=step, embedding=found[3], release=found[4]) if found[1] == step else None
+        place = self._places.get(step, self._newest if step == self._high else None)
+        found = self._entry(self._first(step) if place is None else place)
+        return found if found.step == step else None
 
     @property
     def last(self) -> Entry | None:
         """What was released for the highest step; None where nothing was."""
         return None if self._high < 0 else self.find(self._high)
 
+    def read(self, first: int, most: int) -> bytes:
+        """Return the bytes of up to ``most`` records from a number on."""
+        return self._file.read(first, most)
+
+    def take_back(self, data: bytes) -> None:
+        """Add records that were lost here and that a peer has kept.
+
+        Only records that this label party made, and that come right after the last one here, are
+        taken: all of them or none, and then ``PeerError``.
+        """
+        pieces = [data[at : at + RECORD_BYTES] for at in range(0, len(data), RECORD_BYTES)]
+        code = self._code
+        for number, piece in enumerate(pieces, start=self.count):
+            if len(piece) != RECORD_BYTES or not self._codes.genuine(piece, code):
+                raise PeerError(
+                    f"record {number} that was handed back does not continue the label party's "
+                    "journal: it is changed, or of another run: use the state folders of one run "
+                    "on both sides, or name new ones on both"
+                )
+            code = code_of(piece)
+        if not pieces:
+            raise PeerError(f"record {self.count} was due and none was handed back")
+        self._file.append(data, what=f"{len(pieces)} records that were handed back")
+        for number, piece in enumerate(pieces, start=self.count - len(pieces)):
+            self._note(*kind_and_step(piece), number)
+        self._code = code
+        self._tell_witness()
+
     def sync(self) -> None:
         """Bring all records to disk, whatever ``sync`` was chosen for each of them."""
-        os.fsync(self._file)
+        self._file.sync()
 
     def close(self) -> None:
         """Close the file and let another process have it."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        self._file.close()
+        if self._witness is not None:
+            self._witness.close()
 
     def __enter__(self) -> Self:
         return self
@@ -179,94 +298,61 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, header: bytes, run: str) -> None:
-        """Take the file for this process; write the header, or check the one that is there."""
-        try:  # two processes could each release a step; the lock ends with its process
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"{self.path}: another process holds it: end that one first") from None
-        start = os.pread(self._file, START, 0)
-        # Where not even the header was finished, no record was, so nothing was ever sent.
-        if len(start) < START and header.startswith(start):
-            self._write(header, 0, "the journal could not be begun")
-            if self._always:
-                sync_folder(self.path.parent)
-        elif start != header:
-            raise UsageError(f"{self.path}: {complaint(start, run)}")
+    def _accept(self, data: bytes) -> bool:
+        """Check a record of the file and note what later lookups need."""
+        if not self._codes.genuine(data, self._code):
+            return False
+        self._code = code_of(data)
+        self._note(*kind_and_step(data), self.count)
+        return True
 
-    def _read(self) -> None:
-        """Check every record, note what later lookups need, and cut off a torn end."""
-        size = os.fstat(self._file).st_size - START
-        for record in self._records(size // _SIZE):
-            if self._sum(record[:-4]) != record[-4:]:
-                break
-            self._note(*_BODY.unpack_from(record)[:2])
-        self.cut = size - self._count * _SIZE
-        if self.cut > _SIZE:  # only the record that was being written can be torn
-            raise ReleaseError(
-                f"{self.path}: record {self._count} of {size // _SIZE} is damaged, so what was "
-                "released is not known: restore the file from a copy, or start another run"
-            )
-        if self.cut:
-            os.ftruncate(self._file, START + self._count * _SIZE)
-        if self._always:
-            os.fsync(self._file)
-
-    def _records(self, count: int) -> Iterator[memoryview]:
-        for start in range(0, count, _CHUNK):
-            much = min(_CHUNK, count - start) * _SIZE
-            data = memoryview(os.pread(self._file, much, START + start * _SIZE))
-            yield from (data[at : at + _SIZE] for at in range(0, much, _SIZE))
-
-    def _sum(self, body: bytes | memoryview) -> bytes:
-        """Return the checksum that the next record must have."""
-        return crc32(body, (self._seed + self._count) & 0xFFFFFFFF).to_bytes(4, "little")
-
-    def _note(self, kind: int, step: int) -> None:
-        """Count a record; only one that does not raise the highest step takes memory."""
-        if kind == _ALLOWED:
+    def _note(self, kind: int, step: int, place: int) -> None:
+        """Learn of a record; only one that does not raise the highest step takes memory."""
+        if kind == RecordKind.PERMISSION:
             self.allowed[step] += 1
             self._open.add(step)
+            if step in self._asked:
+                self._open_asked.add(step)
+        elif kind == RecordKind.EVALUATION:
+            self._asked.setdefault(step, []).append(place)
+            self._open_asked.discard(step)
         elif step <= self._high:
-            self._places[step] = self._count
+            self._places[step] = place
             self._open.discard(step)
-        self._high = max(self._high, step)
-        self._count += 1
+        else:
+            self._high, self._newest = step, place
 
-    def _append(self, kind: int, step: int, embedding: bytes, release: bytes) -> None:
-        if self._failed:
-            raise ReleaseError(f"{self.path}: writing failed before: open the journal again")
-        body = _BODY.pack(kind, step, max(step, self._high), embedding, release)
-        place = START + self._count * _SIZE
-        self._write(body + self._sum(body), place, f"step {step} could not be recorded")
-        self._note(kind, step)
+    def _append(self, kind: RecordKind, step: int, seen: bytes, sent: bytes) -> None:
+        if self.behind is not None:
+            raise ReleaseError(self.behind)
+        record = Record(
+            number=self.count,
+            kind=kind,
+            step=step,
+            high=max(step, self._high),
+            seen=seen,
+            sent=sent,
+        )
+        sealed = self._codes.sealed(record, self._code)
+        self._file.append(sealed, what=f"step {step}")
+        self._code = code_of(sealed)
+        self._note(kind, step, record.number)
+        self._tell_witness()
 
-    def _write(self, data: bytes, place: int, failure: str) -> None:
-        """Write all of the data at its place, or leave the file as it was and raise."""
-        done = 0
-        try:
-            while done < len(data):
-                done += os.pwrite(self._file, data[done:], place + done)
-            if self._always:
-                os.fsync(self._file)
-        except OSError as error:
-            self._failed = True
-            if done < len(data):  # after a failed sync, nobody knows what the disk holds
-                with suppress(OSError):
-                    os.ftruncate(self._file, place)
-                    self._failed = False
-            raise ReleaseError(
-                f"{self.path}: {failure} ({error.strerror}), so nothing may be sent: see to the "
-                "disk, then ask again"
-            ) from error
+    def _tell_witness(self) -> None:
+        if self._witness is not None and self._witness.count < self.count:
+            self._witness.note(self.count, None if self._high < 0 else self._high)
 
-    def _at(self, place: int) -> tuple[int, int, int, bytes, bytes]:
-        """Return kind, step, highest step and the digests of a record."""
-        return _BODY.unpack(os.pread(self._file, _BODY.size, START + place * _SIZE))
+    def _entry(self, place: int) -> Entry:
+        data = self._file.read(place)
+        found = Record.read(data)
+        return Entry(step=found.step, embedding=found.seen, release=found.sent, record=data)
 
     def _first(self, step: int) -> int:
         """Return the first release of a step; the highest step never falls along the file."""
-        return bisect_left(range(self._count), step, key=lambda place: self._at(place)[2])
+        return bisect_left(
+            range(self.count), step, key=lambda place: Record.read(self._file.read(place)).high
+        )
 
     def _refusal(self, step: int, held: Entry | None, embedding: bytes) -> str:
         if held is None:
@@ -289,6 +375,12 @@ def digest(tensor: Tensor) -> bytes:
     state = hashlib.sha256(f"{plain.dtype}{list(plain.shape)}".encode())
     state.update(plain.view(-1).view(torch.uint8).numpy().data)
     return state.digest()
+
+
+def _checked(*digests: bytes) -> tuple[bytes, ...]:
+    if any(not isinstance(value, bytes) or len(value) != 32 for value in digests):
+        raise InputError(f"a digest is 32 bytes, as of digest(tensor), got {digests!r:.60}")
+    return digests
 
 
 def _number(step: object) -> int:

@@ -1,21 +1,58 @@
-"""The label party with its journal: a step is released once, and then only as the same bytes."""
+"""The label party with its journal: a step is released once, and then only as the same bytes.
+
+The evaluation after a step is answered once too, and then only with the same answer.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 from torch import Tensor
 
 from tacit.errors import PeerError, ReplayError
+from tacit.runtime._journal_record import NOTHING
 from tacit.runtime.journal import Journal, digest
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.runtime.party import LabelEnd, LabelParty, Rows
 
-__all__ = ["Journalled", "KeptLabel", "charge_again"]
+__all__ = [
+    "Answer",
+    "Journalled",
+    "KeptLabel",
+    "Measured",
+    "answered",
+    "charge_again",
+    "check_asked",
+]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a feature party is told of an evaluation, None for nothing.
+
+    ``bits`` is the most that such a note says, whether or not there is one now.
+    """
+
+    note: str | None
+    bits: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What goes back for an evaluation: a note if measures are shared, and its record."""
+
+    note: str | None = None
+    record: bytes | None = None
+
+
+Measuring = Callable[[], Measured]
+"""Measures an evaluation; among several workers all of them call it."""
 
 
 @final
@@ -37,6 +74,14 @@ class KeptLabel(LabelEnd, ABC):
     @abstractmethod
     def can_repeat(self, step: int) -> bool:
         """Whether the bytes of a step are still at hand."""
+
+    @abstractmethod
+    def evaluate(self, step: int, asked: Sequence[bytes], measure: Measuring) -> Answer:
+        """Return the answer to the evaluation after a step, which is on record then.
+
+        ``asked`` are digests of the embeddings that came, one per feature party. Other embeddings
+        than before raise ``PeerError``, and nothing is measured.
+        """
 
     @abstractmethod
     def sync(self) -> None:
@@ -82,10 +127,12 @@ class Journalled(KeptLabel):
             return self._done.gradients
         held = self._journal.find(step)
         gradients = self.party.step(rows, embeddings)
-        sent = _digest([g.values for g in gradients])
+        sent = self._journal.mark(_digest([g.values for g in gradients]))
         other = held is not None and (held.embedding, held.release) != (seen, sent)
         charge_again(self.party, rows, times=self._journal.repeats(step) + other)
         self._journal.record(step, seen, sent)
+        entry = self._journal.find(step)
+        gradients = [replace(g, record=entry and entry.record) for g in gradients]
         self._done = _Done(step=step, seen=seen, gradients=gradients)
         self._again = False
         return gradients
@@ -104,14 +151,49 @@ class Journalled(KeptLabel):
         """Return predicted probabilities."""
         return self.party.predict(rows, embeddings)
 
+    def evaluate(self, step: int, asked: Sequence[bytes], measure: Measuring) -> Answer:
+        """Return the answer to the evaluation after a step, a new one or the one of before."""
+        seen = self._journal.mark(b"evaluation" + self._scope + b"".join(asked))
+        check_asked(self._journal, step, seen)
+        return answered(self._journal, self.party, step, seen, measure())
+
     def sync(self) -> None:
         """Bring the journal to disk, so that no checkpoint outlives what was released before it."""
         self._journal.sync()
 
     def _seen(self, values: Sequence[Tensor]) -> bytes:
         """Return what stands for everything that a release follows from at this party's end."""
-        plain = _digest(values)
-        return hashlib.sha256(self._scope + plain).digest() if self._scope else plain
+        return self._journal.mark(self._scope + _digest(values))
+
+
+def check_asked(journal: Journal, step: int, seen: bytes) -> None:
+    """Raise ``PeerError`` if an evaluation was answered before for other embeddings."""
+    try:
+        journal.check_evaluation(step, seen)
+    except ReplayError as error:
+        raise PeerError(str(error)) from error
+
+
+def answered(
+    journal: Journal, party: LabelParty, step: int, seen: bytes, measured: Measured
+) -> Answer:
+    """Put the answer to an evaluation on record, count what it tells, and return it.
+
+    An evaluation that was answered without measures before is answered so again, whatever the
+    settings are now; and where they are no longer shared, none are sent.
+    """
+    held, note = journal.evaluation(step), measured.note
+    same = held is not None and held.embedding == seen
+    if held is None or not same or (note is not None and held.release != NOTHING):
+        sent = NOTHING if note is None else journal.mark(b"note" + note.encode())
+        journal.record_evaluation(step, seen, sent)
+        held = journal.evaluation(step)
+    elif held.release == NOTHING:
+        note = None
+    assert held is not None  # noqa: S101 - it is on record by now
+    if held.release != NOTHING and party.guard.ledger is not None:
+        party.guard.ledger.charge_measures(measured.bits * journal.evaluations(step))
+    return Answer(note=note, record=held.record)
 
 
 def charge_again(party: LabelParty, rows: Rows, *, times: int) -> None:

@@ -9,12 +9,14 @@ from typing import final
 
 from torch import Tensor
 
-from tacit.errors import BudgetError, LostError, PeerError, SilenceError, UsageError
+from tacit.errors import LostError, PeerError, SilenceError, UsageError
+from tacit.runtime.catch_up import take_back
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Bye, Checkpoint
 from tacit.runtime.feature_run import stop_of
 from tacit.runtime.group import GroupLostError
-from tacit.runtime.journalled import KeptLabel
+from tacit.runtime.journal import Journal
+from tacit.runtime.journalled import KeptLabel, Measured
 from tacit.runtime.matching import Common, Matching, find_common
 from tacit.runtime.place import Place
 from tacit.runtime.plan import Plan
@@ -40,7 +42,8 @@ class LabelRun:
         log: hears a line about what happens.
         done: hears of every finished step with its loss, and of the number of all.
         evaluated: told an epoch, its held-out examples and their predictions; returns what the
-            feature party may know of it, or None.
+            feature party is told of it.
+        journal: of the run, which feature parties may know more of; later workers have none.
         begin: called before every wait for the feature parties.
     """
 
@@ -51,7 +54,8 @@ class LabelRun:
     aligned: Callable[[Common], None]
     log: Callable[[str], None]
     done: Callable[[Step, int], None]
-    evaluated: Callable[[int, Tensor, Tensor], str | None]
+    evaluated: Callable[[int, Tensor, Tensor], Measured]
+    journal: Journal | None
     begin: Callable[[], None] = lambda: None
 
     def run(self) -> str:
@@ -74,11 +78,6 @@ class LabelRun:
                         stack.enter_context(guest.connection)
                     self._serve(guests)
                 return "finished"
-            except BudgetError as error:
-                if self.place.works is not None:  # the labels alone may be too much to begin with
-                    self.place.party.sync()
-                    self.place.save()
-                return str(error)
             except PeerError as error:
                 self.log(f"refused: {error}")
             except LostError as error:
@@ -90,17 +89,13 @@ class LabelRun:
         for guest in guests:
             guest.connection.send(self.reception.answer(guest.connection, guest.hello, start))
         schedule = self._align(connections)
+        self._catch_up(connections)
         self.reception.waiting.over()
         if not self._repeats(start):
             self.place.go(start)
         self.log(f"{', '.join(guest.hello.party for guest in guests)} here, {len(schedule.train)} "
                  f"examples to train on, {schedule.steps - start} steps to go")  # fmt: skip
-        try:
-            self._train(connections, schedule, start)
-        except BudgetError:
-            for connection in connections:
-                connection.send(Bye())
-            raise
+        self._train(connections, schedule, start)
         for connection in connections:
             connection.receive(Bye)
 
@@ -122,12 +117,24 @@ class LabelRun:
             Schedule.of(self.plan, len(common))  # there may be too few of them
             self.place.settle_on(common.digest, len(common))
 
+        matching = self.matching()  # an error in it is this party's own
         try:
-            common = find_common(connections, self.matching(), settle)
+            common = find_common(connections, matching, settle)
         except UsageError as error:  # the peers brought other examples: no reason to end here
             raise PeerError(str(error)) from error
         self.aligned(common)
         return Schedule.of(self.plan, len(common))
+
+    def _catch_up(self, connections: list[Connection]) -> None:
+        """Take back records that were lost here, before anything is released."""
+        if self.journal is None:
+            return
+        lost = take_back(connections, self.journal)
+        if lost:
+            self.log(
+                f"{lost} records of answers were missing here and were handed back: these "
+                "steps are released only as they were"
+            )
 
     def _train(self, connections: list[Connection], schedule: Schedule, start: int) -> None:
         label = self.place.party
@@ -142,9 +149,11 @@ class LabelRun:
         def evaluate(epoch: int) -> None:
             features, rows = remotes(), schedule.test_rows
             probs = predict(rows, features=features, label=label, batch_size=schedule.piece)
-            note = self.evaluated(epoch, rows, probs)
+            step = (epoch + 1) * schedule.per_epoch - 1
+            asked = [feature.shown for feature in features]
+            answer = label.evaluate(step, asked, lambda: self.evaluated(epoch, rows, probs))
             for feature in features:
-                feature.settle(note)
+                feature.settle(answer)
 
         def save(stop: int) -> None:
             for connection in connections:

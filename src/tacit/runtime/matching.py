@@ -8,20 +8,22 @@ so learns which of its own ids all the others have.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tacit.errors import InputError, UsageError
+from tacit.errors import InputError, LostError, TacitError, UsageError
 from tacit.runtime.clear_ids import hear_ids, show_ids
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Align
-from tacit.runtime.psi import Matched, PsiSide, workers
+from tacit.runtime.match_rounds import PeerSet, Rounds
+from tacit.runtime.psi import PsiSide, workers
 
 __all__ = ["Common", "Matching", "find_common", "join_common"]
 
@@ -60,13 +62,18 @@ class Matching:
     Args:
         ids: of this party's table, each once.
         private: whether ids are matched without showing those that are not common.
+        peers: the other parties by name, at the label party in the order of their connections.
         held: a matching that was done before, for which no other is done if all still have it.
-        log: hears how many ids each side has; the other side has learned the same.
+        rounds: says which set of ids each peer may show; None where only ``held`` will do.
+        log: hears the number of the round and how many ids each side has; the other side has
+            learned the same.
     """
 
     ids: Ids
     private: bool
+    peers: tuple[str, ...] = ()
     held: Common | None = None
+    rounds: Rounds | None = field(default_factory=Rounds)
     log: Callable[[str], None] = lambda _: None
 
     def common(self, order: Places, digest: str) -> Common:
@@ -74,6 +81,59 @@ class Matching:
         if not len(order):
             raise InputError(_NOTHING)
         return Common(ids=self.ids[order], order=order, digest=digest)
+
+    @contextmanager
+    def round_with(self, number: int) -> Iterator[_Round]:
+        """Open the round with one of the peers, and say so where it breaks off."""
+        if self.rounds is None:
+            raise LostError("the other party has another matching than worker 0 of this one")
+        self.rounds.begin(self.ids)
+        peer = self.peers[number] if number < len(self.peers) else f"party {number}"
+        shown = self.rounds.with_peer(peer)
+        again = ", which goes on with the same ids" if shown.repeated else ""
+        self.log(f"matching {len(self.ids)} ids with {peer}, round {shown.number}{again}")
+        try:
+            yield _Round(matching=self, rounds=self.rounds, shown=shown)
+        except TacitError:
+            broken = f"broke off after {shown.seen} ids of {peer} were answered"
+            self.log(f"round {shown.number} of matching with {peer} {broken}")
+            raise
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Round:
+    """One round of matching with one peer."""
+
+    matching: Matching
+    rounds: Rounds
+    shown: PeerSet
+
+    def rows(self, talk: Callable[[PsiSide], None], role: str) -> Places:
+        """Let a side of a private intersection talk to the peer; return the common rows."""
+        ids = self.matching.ids
+        order = np.argsort(ids, kind="stable")  # so that the same ids are shown in the same order
+        with ExitStack() as stack:
+            pool = stack.enter_context(workers()) if len(ids) > _FEW else None
+            side = PsiSide(
+                role,
+                ids[order],
+                executor=pool,
+                secrets=self.rounds.secrets(self.shown.peer, role=role),
+                shown=self.shown,
+            )
+            talk(side)
+            rows: Places = order[side.result().rows].astype(np.int64)
+            return rows
+
+    def settle(self, common: int) -> None:
+        """Put on record, and into the log, what came out."""
+        self.shown.settle(common)
+        there = f" and {self.shown.seen} there" if self.shown.seen else ""
+        self.matching.log(
+            f"round {self.shown.number} of matching with {self.shown.peer}: {common} ids are "
+            f"common, of {len(self.matching.ids)} here{there}"
+        )
 
 
 def join_common(connection: Connection, matching: Matching) -> Common:
@@ -83,11 +143,12 @@ def join_common(connection: Connection, matching: Matching) -> Common:
         connection.send(Align(held=held.digest))
         if connection.receive(Align).held == held.digest:
             return held
-    if matching.private:
-        matching.log(f"matching {len(matching.ids)} ids in private")
-        rows = _meet(connection, matching)
-    else:
-        rows = show_ids(connection, matching.ids)
+    with connection.blamed(), matching.round_with(0) as meeting:
+        if matching.private:
+            rows = meeting.rows(partial(_ask, connection), "feature")
+        else:
+            rows = show_ids(connection, matching.ids)
+        meeting.settle(len(rows))
     connection.send(Align(count=len(rows)))
     answer = connection.receive(Align)
     if answer.held is None:
@@ -119,14 +180,9 @@ def find_common(
             connection.send(Align(held=held.digest))
         return held
     rows = []
-    for connection, message in zip(connections, asked, strict=True):
-        first = _anew(connection, message)
-        with connection.blamed():
-            rows.append(
-                _host(connection, matching, first)
-                if matching.private
-                else hear_ids(connection, matching.ids, first)
-            )
+    for number, (connection, message) in enumerate(zip(connections, asked, strict=True)):
+        with connection.blamed(), matching.round_with(number) as meeting:
+            rows.append(_heard(connection, meeting, _anew(connection, message)))
             if not len(rows[-1]):
                 raise connection.wrong(_NOTHING)
     chosen = rows[0][np.all([np.isin(rows[0], other) for other in rows], axis=0)]
@@ -149,40 +205,36 @@ def _anew(connection: Connection, message: Align) -> Align:
     return connection.receive(Align)
 
 
-def _meet(connection: Connection, matching: Matching) -> Places:
+def _ask(connection: Connection, side: PsiSide) -> None:
     """Find the common ids in private, as the one who asks."""
-    with ExitStack() as stack:
-        pool = stack.enter_context(workers()) if len(matching.ids) > _FEW else None
-        side = PsiSide("feature", matching.ids, executor=pool)
-        message: bytes | None = side.start()
-        with connection.blamed():
-            while message is not None:
-                connection.send(Align(sealed=_sealed(message)))
-                message = side.answer(_opened(connection, connection.receive(Align)))
-        return _told(side.result(), matching)
+    message: bytes | None = side.start()
+    while message is not None:
+        connection.send(Align(sealed=_sealed(message)))
+        message = side.answer(_opened(connection, connection.receive(Align)))
 
 
-def _host(connection: Connection, matching: Matching, first: Align) -> Places:
-    """Find the common ids in private, as the one who answers; the last count stays unanswered."""
-    with ExitStack() as stack:
-        pool = stack.enter_context(workers()) if len(matching.ids) > _FEW else None
-        side, message = PsiSide("label", matching.ids, executor=pool), first
-        while True:
-            answer = side.answer(_opened(connection, message))
-            connection.send(Align(sealed=_sealed(answer or b"")))
-            message = connection.receive(Align)
-            if side.done:
-                break
-        rows = _told(side.result(), matching)
-    if message.count != len(rows):
-        raise connection.wrong(f"{len(rows)} ids are common, the feature party has {message.count}")
+def _heard(connection: Connection, meeting: _Round, first: Align) -> Places:
+    """Find the common ids, as the one who answers; the last count stays unanswered."""
+    matching, last = meeting.matching, first
+    if not matching.private:
+        rows = hear_ids(connection, matching.ids, first, meeting.shown)
+        meeting.settle(len(rows))
+        return rows
+
+    def answer(side: PsiSide) -> None:
+        nonlocal last
+        done = False
+        while not done:
+            said, done = side.answer(_opened(connection, last)), side.done
+            if done:
+                meeting.settle(len(side.result()))
+            connection.send(Align(sealed=_sealed(said or b"")))
+            last = connection.receive(Align)
+
+    rows = meeting.rows(answer, "label")
+    if last.count != len(rows):
+        raise connection.wrong(f"{len(rows)} ids are common, the feature party has {last.count}")
     return rows
-
-
-def _told(found: Matched, matching: Matching) -> Places:
-    matching.log(f"{len(found)} ids are common, of {found.own_count} here and "
-                 f"{found.peer_count} there")  # fmt: skip
-    return found.rows
 
 
 def _tell(connection: Connection, shared: Places, chosen: Places, digest: str) -> None:

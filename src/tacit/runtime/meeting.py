@@ -2,7 +2,9 @@
 
 Every time the workers come together is a round with a number of its own. Worker 0 opens a round,
 the others sign up for it, and worker 0 closes it when all have: who comes later, or was there
-before, waits for the next round. Nothing of it is encrypted: the address must be one that only
+before, waits for the next round. Everything that is written is sealed with the party's key, under
+names that are used in one round only: a stranger who can reach the store can disturb, but neither
+pose as a worker nor say where one is. Nothing of it is encrypted: the address must be one that only
 this party's own machines can reach.
 """
 
@@ -15,14 +17,16 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol, final
+from ipaddress import ip_address
+from typing import Any, final
 
 import torch.distributed
 
 from tacit.errors import LostError, UsageError
 from tacit.runtime._address import parse_address
+from tacit.runtime.sealed_store import SealedStore
 
 __all__ = ["Meeting", "Round"]
 
@@ -32,26 +36,22 @@ _LOOK = 0.02
 _ANSWER = timedelta(seconds=10)
 
 
-class Store(Protocol):
-    """What this page uses of torch's stores, which have no types."""
-
-    def set(self, key: str, value: str) -> None:
-        """Write."""
-
-    def get(self, key: str) -> bytes:
-        """Wait for what was written."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether all of them were written."""
-
-
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Round:
-    """One coming together: what the workers exchange addresses over, and the address here."""
+    """One coming together: what the workers exchange addresses over, and the address here.
 
-    store: Store
+    Args:
+        store: of this round.
+        host: the address here.
+        name: of this round, used once.
+        secret: what only workers of this party know.
+    """
+
+    store: SealedStore
     host: str
+    name: str
+    secret: bytes = field(repr=False)
 
     def broken(self) -> bool:
         """Whether a worker has given the round up, or worker 0 is gone."""
@@ -75,6 +75,7 @@ class Meeting:
         party: name of the party.
         worker: number of this one.
         workers: how many there are.
+        secret: what only workers of this party know.
         facts: what must be the same at all of them, by name.
         wait: give up after so many seconds.
         log: hears who is waited for and who was refused.
@@ -87,6 +88,7 @@ class Meeting:
         party: str,
         worker: int,
         workers: int,
+        secret: bytes,
         facts: Mapping[str, str],
         wait: float,
         log: Callable[[str], None],
@@ -95,11 +97,22 @@ class Meeting:
         self._address = address
         self.party, self.worker, self.workers = party, worker, workers
         self._facts = dict(facts)
+        self._secret = secret
         self._wait = wait
         self._log = log
-        self._store: Store | None = None
-        self._number = 0
-        self._token = ""
+        self._warn()
+        self._store: SealedStore | None = None
+        self._number = ""
+        self._told: set[str] = set()
+
+    def _warn(self) -> None:
+        """Say what passes there in the clear, where others than this machine may see it."""
+        with suppress(ValueError):
+            if self.worker == 0 and not ip_address(self._host).is_loopback:
+                self._log(
+                    f"group {self._address} is not of this machine alone: gradients and weights "
+                    "pass there unencrypted; let only machines of this party reach it"
+                )
 
     def meet(self, *, limit: float | None = None) -> Round:
         """Return when all workers are there, or raise ``LostError`` that says who is missing."""
@@ -109,14 +122,14 @@ class Meeting:
     def _open_round(self, patience: _Patience) -> Round:
         """Wait for the others and close the round, as worker 0."""
         store = self._store = self._store or self._listen()
-        self._number += 1
-        store.set("round", str(self._number))
+        self._number = secrets.token_hex(16)  # so that nothing of another round fits
+        store.set("round", self._number)
         self._called(store, patience)
         tokens = self._called(store, patience)  # once all are there: one may have gone meanwhile
         store.set(f"{self._number}/closed", json.dumps(tokens))
-        return _round(store, self._number, self._host)
+        return self._round(store, self._number, self._host)
 
-    def _called(self, store: Store, patience: _Patience) -> list[str]:
+    def _called(self, store: SealedStore, patience: _Patience) -> list[str]:
         """Return what stands for the other workers when each has shown that it is alive."""
         tokens, seen = dict[int, str](), dict[int, str]()
         while len(tokens) < self.workers - 1:
@@ -129,7 +142,7 @@ class Meeting:
                               f"start it with --worker {missing[0]}")  # fmt: skip
         return list(tokens.values())
 
-    def _listen(self) -> Store:
+    def _listen(self) -> SealedStore:
         """Open the store, on the one address that was given and on no other."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         place = socket.socket(family)
@@ -143,7 +156,7 @@ class Meeting:
                 f"group {self._address}: worker 0 of {self.party} cannot listen there "
                 f"({error.strerror}): name a free address of this machine"
             ) from None
-        store: Store = _dist.TCPStore(
+        opened = _dist.TCPStore(
             self._host,
             self._port,
             is_master=True,
@@ -151,14 +164,20 @@ class Meeting:
             timeout=_ANSWER,
             master_listen_fd=place.detach(),
         )
-        return store
+        return SealedStore(opened, secret=self._secret)
 
     def _hear(
-        self, store: Store, worker: int, tokens: dict[int, str], seen: dict[int, str]
+        self, store: SealedStore, worker: int, tokens: dict[int, str], seen: dict[int, str]
     ) -> None:
         """Take a worker that has signed up and is alive, or say why it cannot be one of them."""
         key = f"{self._number}/worker-{worker}"
         if not store.check([key]):
+            if store.forged(key):
+                self._say_once(
+                    f"what came for worker {worker} of {self.party} is not sealed with the key "
+                    "of this party: give all its workers the same key file, and keep others from "
+                    f"{self._address}"
+                )
             return
         claim = json.loads(store.get(key))
         problem, beat = self._difference(claim, worker), f"{claim['token']} {claim['beat']}"
@@ -168,6 +187,11 @@ class Meeting:
                 seen[worker] = beat
         elif not store.check([f"{self._number}/refused-{claim['token']}"]):
             store.set(f"{self._number}/refused-{claim['token']}", problem)
+            self._log(f"refused: {problem}")
+
+    def _say_once(self, problem: str) -> None:
+        if problem not in self._told:
+            self._told.add(problem)
             self._log(f"refused: {problem}")
 
     def _difference(self, claim: Mapping[str, Any], worker: int) -> str | None:
@@ -187,27 +211,30 @@ class Meeting:
             try:
                 store, host = self._call()
                 number = store.get("round").decode() if store.check(["round"]) else None
-                if number is None:
+                if number is None and store.forged("round"):
+                    why = f"has another key file than this one, or a stranger is at {self._address}"
+                elif number is None:
                     pass  # worker 0 is about to open the first round
                 elif store.check([f"{number}/closed"]):
                     why = "has all its workers, or has not noticed that one was lost,"
                 elif self._signed(store, number, patience):
-                    return _round(store, number, host)
+                    return self._round(store, number, host)
             except LostError:
                 raise
             except (RuntimeError, OSError):  # worker 0 is gone, or not there yet
                 pass
             patience.look(f"worker 0 of {self.party}", why, "start it with --worker 0")
 
-    def _call(self) -> tuple[Store, str]:
+    def _call(self) -> tuple[SealedStore, str]:
         """Return the store of worker 0, and the address under which it knows this machine."""
         with socket.create_connection((self._host, self._port), timeout=5) as tried:
             host = str(tried.getsockname()[0])
-        store = _dist.TCPStore(self._host, self._port, is_master=False, wait_for_workers=False,
-                              timeout=_ANSWER)  # fmt: skip
-        return store, host
+        opened = _dist.TCPStore(
+            self._host, self._port, is_master=False, wait_for_workers=False, timeout=_ANSWER
+        )
+        return SealedStore(opened, secret=self._secret), host
 
-    def _signed(self, store: Store, number: str, patience: _Patience) -> bool:
+    def _signed(self, store: SealedStore, number: str, patience: _Patience) -> bool:
         """Whether this worker is one of those of a round."""
         key, token = f"{number}/worker-{self.worker}", secrets.token_hex(8)
         claim = {"token": token, "facts": self._facts}
@@ -226,16 +253,16 @@ class Meeting:
         self._check_own(token in json.loads(store.get(f"{number}/closed")))
         return True
 
+    def _round(self, store: SealedStore, number: str, host: str) -> Round:
+        links = store.under(f"{number}/group/")
+        return Round(store=links, host=host, name=number, secret=self._secret)
+
     def _check_own(self, own: bool) -> None:
         if not own:
             raise UsageError(
                 f"worker {self.worker} of {self.party} came twice: every worker needs its own "
                 f"number from 0 to {self.workers - 1}"
             )
-
-
-def _round(store: Store, number: int | str, host: str) -> Round:
-    return Round(store=_dist.PrefixStore(f"{number}/group", store), host=host)
 
 
 @final

@@ -7,7 +7,10 @@ from typing import final
 
 from torch import Tensor
 
-__all__ = ["Embedding", "Gradient"]
+__all__ = ["RECORD_BYTES", "Embedding", "Gradient"]
+
+RECORD_BYTES = 112
+"""The size of one record of the label party's journal."""
 
 
 @final
@@ -22,7 +25,11 @@ class Embedding:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gradient:
-    """What the label party sends back for one step: a release, one row per example."""
+    """What the label party sends back for one step: a release, one row per example.
+
+    ``record`` is the release's entry in the label party's journal, for the peer to keep.
+    """
 
     step: int
     values: Tensor
+    record: bytes | None = None

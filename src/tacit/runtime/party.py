@@ -24,6 +24,7 @@ from tacit.objective import Learner, Objective, Setting, Signal, Turn
 from tacit.objective.learner import clear_grads
 from tacit.rng import Key
 from tacit.runtime._frozen import frozen
+from tacit.runtime.embedding_watch import EmbeddingWatch
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.types import Cut
 
@@ -173,6 +174,7 @@ class LabelParty(LabelEnd):
     them, and ``learner`` is an objective at work that was made before. ``embedded`` is shown the
     combined cut of everything that is predicted; ``last`` is the last batch as this party saw it.
     ``release`` stands in for the guard's where one guard protects what several workers compute.
+    ``watch`` looks at every batch of embeddings before it is used.
     """
 
     def __init__(
@@ -192,6 +194,7 @@ class LabelParty(LabelEnd):
         learner: Learner | None = None,
         embedded: Callable[[Tensor], None] | None = None,
         release: Callable[[Cut], Released] | None = None,
+        watch: EmbeddingWatch | None = None,
     ) -> None:
         self.top = top
         self.guard = guard
@@ -201,6 +204,7 @@ class LabelParty(LabelEnd):
                     first_steps=first_steps, early=early)
         )  # fmt: skip
         self.last: Shown | None = None
+        self.watch = watch or EmbeddingWatch()
         self._labels = labels
         self._source = source
         self._combined_by = combined_by
@@ -215,6 +219,7 @@ class LabelParty(LabelEnd):
         """
         self.learner.undo()
         _check_embeddings(rows, embeddings)
+        self.watch(embeddings)
         several = len(embeddings) > 1
         parts = [e.values.detach().requires_grad_(several) for e in embeddings]
         joined = combine(parts, self._combined_by)

@@ -1,7 +1,8 @@
-"""A handshake by hand that says in one plain sentence why a connection fails.
+"""A handshake by hand: it checks the certificate of whoever listens, or says plainly what fails.
 
-What gRPC reports of a failed connection is for whoever writes gRPC. This goes the same way with
-plain sockets: look the host up, connect, shake hands, wait for the first byte.
+gRPC does not show a server's certificate to this side, and what it reports of a failed connection
+is for whoever writes gRPC. This goes the same way with plain sockets: look the host up, connect,
+shake hands, read the certificate, wait for the first byte.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from contextlib import suppress
 
 from tacit.errors import LostError, PeerError, TacitError, UsageError
 from tacit.runtime._address import parse_address, resolve
-from tacit.runtime.identity import SUFFIX, Identity, check_identity, check_name, peer_name
+from tacit.runtime.identity import Identity, check_identity
+from tacit.runtime.party_name import SUFFIX, check_name, peer_name
 
-__all__ = ["diagnose", "explain"]
+__all__ = ["diagnose", "explain", "verified_certificate"]
 
 PROTOCOL = "h2"  # what gRPC speaks inside TLS
 # OpenSSL's numbers for what is wrong with the peer's certificate.
@@ -37,30 +39,49 @@ def explain(address: str, *, identity: Identity, peer: str, timeout: float = 5.0
 
 def diagnose(address: str, *, identity: Identity, peer: str, timeout: float) -> TacitError | None:
     """Return the same as an error; it is a LostError where trying again may help."""
-    problem = _attempt(address, identity=identity, peer=peer, timeout=timeout)
-    # Whoever dies at this moment hangs up like one that refuses, but only the latter does it twice.
-    final = isinstance(problem, PeerError)
-    return _attempt(address, identity=identity, peer=peer, timeout=timeout) if final else problem
+    try:
+        verified_certificate(address, identity=identity, peer=peer, timeout=timeout)
+    except TacitError as error:
+        return error
+    return None
 
 
-def _attempt(address: str, *, identity: Identity, peer: str, timeout: float) -> TacitError | None:
+def verified_certificate(address: str, *, identity: Identity, peer: str, timeout: float) -> bytes:
+    """Return the certificate of the party that listens at an address, in PEM.
+
+    Guarantee: it is from our CA and valid now, whoever listens there has its key, and it names
+    `peer` by the rule of ``party_name``. A connection that trusts this certificate alone leads to
+    its holder.
+    """
+    check_name(peer)
+    try:
+        return _attempt(address, identity=identity, peer=peer, timeout=timeout)
+    except PeerError:
+        # Whoever dies at this moment hangs up like one that refuses, but only the latter twice.
+        return _attempt(address, identity=identity, peer=peer, timeout=timeout)
+
+
+def _attempt(address: str, *, identity: Identity, peer: str, timeout: float) -> bytes:
     context = _context(identity, strict=True)
     try:
         with _connect(address, timeout=timeout) as plain:
-            return _shake(context, plain, identity=identity, peer=check_name(peer), at=address)
+            return _shake(context, plain, identity=identity, peer=peer, at=address)
     except ssl.SSLCertVerificationError as error:
-        return _their_certificate(error, address, identity=identity, peer=peer, timeout=timeout)
-    except TacitError as error:
-        return error
+        problem = _their_certificate(error, address, identity=identity, peer=peer, timeout=timeout)
     except ssl.SSLError as error:
-        return _handshake(error, address, peer)
+        problem = _handshake(error, address, peer)
     except TimeoutError:
-        return LostError(f"{address} gave no answer within {timeout:g} s: check the address, the "
-                         f"network and whether a firewall is in between")  # fmt: skip
+        problem = LostError(
+            f"{address} gave no answer within {timeout:g} s: check the address, the network and "
+            "whether a firewall is in between"
+        )
     except ConnectionRefusedError:
-        return LostError(f"nobody listens at {address}: start {peer} first, or check the address")
+        problem = LostError(
+            f"nobody listens at {address}: start {peer} first, or check the address"
+        )
     except OSError as error:
-        return LostError(f"{address} cannot be reached: {error.strerror or error}")
+        problem = LostError(f"{address} cannot be reached: {error.strerror or error}")
+    raise problem
 
 
 def _connect(address: str, *, timeout: float) -> socket.socket:
@@ -72,6 +93,7 @@ def _context(identity: Identity, *, strict: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = strict
+    context.hostname_checks_common_name = False
     context.set_alpn_protocols([PROTOCOL])
     context.load_verify_locations(cadata=identity.ca_pem.decode())
     # Python reads a key only from a file: this one has no name, so nobody else can open it.
@@ -82,16 +104,37 @@ def _context(identity: Identity, *, strict: bool) -> ssl.SSLContext:
     return context
 
 
-def _shake(context: ssl.SSLContext, plain: socket.socket, *, identity: Identity, peer: str,
-           at: str) -> TacitError | None:  # fmt: skip
+def _shake(
+    context: ssl.SSLContext, plain: socket.socket, *, identity: Identity, peer: str, at: str
+) -> bytes:
     with context.wrap_socket(plain, server_hostname=peer + SUFFIX) as secure:
         if secure.selected_alpn_protocol() != PROTOCOL:
-            return UsageError(f"{at} is not a party that listens: check the address")
+            raise UsageError(f"{at} is not a party that listens: check the address")
+        shown = secure.getpeercert(binary_form=True) or b""
+        _check_rule(shown, peer=peer, at=at)
         # With TLS 1.3 the handshake ends here before the peer has looked at our certificate.
         first = b""
         with suppress(*_CLOSED):
             first = secure.recv(1)
-        return None if first else PeerError(_our_certificate(identity, peer, at))
+        if not first:
+            raise PeerError(_our_certificate(identity, peer, at))
+        return ssl.DER_cert_to_PEM_cert(shown).encode()
+
+
+def _check_rule(shown: bytes, *, peer: str, at: str) -> None:
+    try:
+        name = peer_name(shown)
+    except UsageError as error:
+        raise PeerError(f"the certificate at {at} is not a party's: {error}") from None
+    if name != peer:
+        raise PeerError(_other(at, f"party {name}", peer))
+
+
+def _other(at: str, name: str, peer: str) -> str:
+    return (
+        f"the certificate at {at} is for {name}, not for party {peer}: check the address and the "
+        "peer's name"
+    )
 
 
 def _our_certificate(identity: Identity, peer: str, at: str) -> str:
@@ -114,8 +157,7 @@ def _their_certificate(error: ssl.SSLCertVerificationError, at: str, *, identity
             return PeerError(f"{whose} is not valid yet: check the clocks on both sides")
         case code if code == _WRONG_NAME:
             name = _name_at(at, identity=identity, timeout=timeout)
-            return PeerError(f"the certificate at {at} is for {name}, not for party {peer}: check "
-                             f"the address and the peer's name")  # fmt: skip
+            return PeerError(_other(at, name, peer))
     return PeerError(f"{whose} is not from our CA: both sides need the same CA "
                      f"({error.verify_message})")  # fmt: skip
 

@@ -53,6 +53,7 @@ from tacit.runtime._psi_values import (
     shuffled,
 )
 from tacit.runtime._psi_workers import Here, OwnPoints, blind_again, workers
+from tacit.runtime.match_rounds import PeerSet
 
 __all__ = ["CHUNK", "MOST_IDS", "Ids", "Matched", "PsiSide", "Secrets", "converse", "workers"]
 
@@ -106,7 +107,8 @@ class PsiSide:
         ids: whole numbers or texts, each once.
         executor: does the arithmetic; ``workers()`` for all cores, or else this thread.
         most: refuse sets that are larger, own or the peer's; about 400 bytes of memory per id.
-        secrets: fresh ones unless a test gives them.
+        secrets: fresh ones, unless an intersection of the same ids is taken up again.
+        shown: hears what the peer shows, before it is answered; raises where it must not be.
 
     >>> feature, label = PsiSide("feature", [17, 4, 9]), PsiSide("label", ["9", "x", "17"])
     >>> mine, theirs = converse(feature, label)
@@ -122,6 +124,7 @@ class PsiSide:
         executor: Executor | None = None,
         most: int = MOST_IDS,
         secrets: Secrets | None = None,
+        shown: PeerSet | None = None,
     ) -> None:
         if role not in _OTHER:
             raise UsageError(f"a role is one of {', '.join(_OTHER)}, got {role!r}")
@@ -131,6 +134,7 @@ class PsiSide:
         self._role, self._peer = str(role), f"the {_OTHER[role]} party"
         self._executor = Here() if executor is None else executor
         self._most = most
+        self._shown = shown
         self._secrets = Secrets() if secrets is None else secrets
         self._order = shuffled(len(ids), self._secrets.shuffle)
         hashes = hash_ids(ids)[self._order]
@@ -184,6 +188,8 @@ class PsiSide:
         if not 1 <= theirs.count <= self._most:
             raise PeerError(f"{self._peer} must have 1 to {self._most} ids, got {theirs.count}: "
                             "split the table, or allow more on both sides")  # fmt: skip
+        if self._shown is not None:
+            self._shown.declare(theirs.count, theirs.commitment)
         self._peer_count, self._peer_commitment = theirs.count, theirs.commitment
         self._stage = _Stage.POINTS
         return self._next_points(b"") if self._role == "feature" else self._open().pack()
@@ -196,6 +202,8 @@ class PsiSide:
         theirs = Points.unpack(message, own=due, returned=back)
         self._own += theirs.returned
         again = blind_again(self._executor, self._secrets.scalar, theirs.own, first=received)
+        if self._shown is not None:
+            self._shown.show(theirs.own, due)
         self._others += again
         if self._role == "feature" and self._complete() and not again:
             self._places = self._compare()

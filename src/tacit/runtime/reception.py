@@ -110,6 +110,18 @@ class Reception:
                 guests[guest.hello.party] = guest
         return [guests[name] for name in self.peers]
 
+    def _check_number(self, connection: Connection, hello: Hello) -> None:
+        """Refuse one of several parties whose number is not its own: two would begin alike.
+
+        Its own is its place among the peers, so that only the party that is wrong is refused.
+        """
+        own = self.peers.index(hello.party)
+        if len(self.peers) > 1 and hello.number != own:
+            raise connection.wrong(
+                f"{hello.party} has number {hello.number}, and is number {own} of "
+                f"{', '.join(self.peers)}: write number = {own} into its file"
+            )
+
     def _hear(self, line: Line) -> Guest | None:
         """Return who has come, if it says hello and is one of those that are waited for."""
         narrow = self.plan.wire_bits == 16
@@ -121,6 +133,7 @@ class Reception:
             self.answer(connection, hello, stop_of(hello))
             if hello.party not in self.peers:
                 raise connection.wrong(f"{hello.party} is not one of {', '.join(self.peers)}")
+            self._check_number(connection, hello)
         except PeerError as error:
             self.log(f"refused: {error}")
             connection.refuse(str(error))

@@ -6,8 +6,9 @@ with a :class:`RemoteFeature`. What one asks for is what the other is at.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import final
 
@@ -18,6 +19,7 @@ from tacit.errors import LostError
 from tacit.runtime.connection import Connection
 from tacit.runtime.dialogue import Evaluate, Predict, Release, Train
 from tacit.runtime.journal import digest
+from tacit.runtime.journalled import Answer
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.runtime.party import FeatureEnd, LabelEnd, Rows
 
@@ -32,11 +34,21 @@ overflow is for nobody to try out, because its weights have seen the labels."""
 
 @final
 class RemoteLabel(LabelEnd):
-    """The label party, from where the features are."""
+    """The label party, from where the features are.
 
-    def __init__(self, connection: Connection, *, asking: Asking = Evaluate) -> None:
+    ``keep`` is given the record of every answer that comes with one.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        asking: Asking = Evaluate,
+        keep: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._connection = connection
         self._asking = asking
+        self._keep = keep
         self._part = 0
         self.note: str | None = None
 
@@ -51,7 +63,9 @@ class RemoteLabel(LabelEnd):
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:  # noqa: ARG002
         """Wait for the release of embeddings that were sent."""
-        return [self._connection.receive(Release).gradient]
+        gradient = self._connection.receive(Release).gradient
+        self._kept(gradient.record)
+        return [gradient]
 
     def update(self) -> float:
         """Return no number: the loss is the label party's to know."""
@@ -63,8 +77,15 @@ class RemoteLabel(LabelEnd):
         self._connection.send(self._asking(part=self._part, values=values))
         receipt = self._connection.receive(self._asking)
         self._part += 1
-        self.note = receipt.note if isinstance(receipt, Evaluate) else None
+        if isinstance(receipt, Evaluate):
+            self.note = receipt.note
+            self._kept(receipt.record)
         return torch.full((len(rows),), math.nan)
+
+    def _kept(self, record: bytes | None) -> None:
+        if record is not None and self._keep is not None:
+            with self._connection.blamed():
+                self._keep(record)
 
 
 @final
@@ -83,6 +104,7 @@ class RemoteFeature(FeatureEnd):
         self._asking = asking
         self._lost: LostError | None = None
         self._owed: int | None = None
+        self._shown = hashlib.sha256()
         self._last: Embedding | None = None
         self._sent: Gradient | None = None
 
@@ -112,15 +134,24 @@ class RemoteFeature(FeatureEnd):
         assert values is not None  # noqa: S101 - the protocol lets only those through
         self._check(values, rows)
         self._owed = message.part
+        self._shown.update(digest(values))
         return values
 
-    def settle(self, note: str | None = None) -> None:
-        """Send the receipt that is owed, with a note if there is something to tell."""
+    @property
+    def shown(self) -> bytes:
+        """A digest of all embeddings that were sent to be predicted, in their order."""
+        return self._shown.digest()
+
+    def settle(self, answer: Answer | None = None) -> None:
+        """Send the receipt that is owed, with the answer if it is the last one."""
         if self._owed is None:
             return
         part, self._owed = self._owed, None
-        receipt = Predict(part=part) if self._asking is Predict else Evaluate(part=part, note=note)
-        self._connection.send(receipt)
+        if self._asking is Predict:
+            self._connection.send(Predict(part=part))
+            return
+        answer = answer or Answer()
+        self._connection.send(Evaluate(part=part, note=answer.note, record=answer.record))
 
     def _send_again(self, embedding: Embedding) -> None:
         """Send the last release once more, for the same embedding only."""

@@ -8,9 +8,8 @@ that computed the whole batch.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -19,7 +18,15 @@ from torch import Tensor
 from tacit.errors import PeerError, ReplayError, TacitError
 from tacit.runtime.group import Group
 from tacit.runtime.journal import Journal, digest
-from tacit.runtime.journalled import KeptLabel, charge_again
+from tacit.runtime.journalled import (
+    Answer,
+    KeptLabel,
+    Measured,
+    Measuring,
+    answered,
+    charge_again,
+    check_asked,
+)
 from tacit.runtime.messages import Embedding, Gradient
 from tacit.runtime.party import LabelParty, Rows
 from tacit.types import Cut
@@ -54,18 +61,34 @@ class Vault:
     def protect(self, party: LabelParty, whole: Cut) -> Tensor:
         """Return the release of a step, which is on record then; or raise, and nothing is."""
         assert whole.embeddings is not None and whole.step is not None and whole.ids is not None  # noqa: S101, PT018
-        step, seen = whole.step, hashlib.sha256(self._scope + digest(whole.embeddings)).digest()
+        step, seen = whole.step, self._journal.mark(self._scope + digest(whole.embeddings))
         try:
             self._journal.check(step, seen)
         except ReplayError as error:
             raise PeerError(str(error)) from error
         held = self._journal.find(step)
         release = party.guard.release(whole)
-        sent = digest(release.grads)
+        sent = self._journal.mark(digest(release.grads))
         other = held is not None and (held.embedding, held.release) != (seen, sent)
         charge_again(party, whole.ids, times=self._journal.repeats(step) + other)
         self._journal.record(step, seen, sent)
         return release.grads
+
+    def record_of(self, step: int) -> bytes | None:
+        """Return the record of a step's release."""
+        held = self._journal.find(step)
+        return None if held is None else held.record
+
+    def asked(self, step: int, pieces: Sequence[Tensor]) -> bytes:
+        """Return the mark of what all workers were asked to evaluate, if it may be answered."""
+        content = b"".join(piece.numpy().tobytes() for piece in pieces)
+        seen = self._journal.mark(b"evaluation" + self._scope + content)
+        check_asked(self._journal, step, seen)
+        return seen
+
+    def answer(self, party: LabelParty, step: int, seen: bytes, measured: Measured) -> Answer:
+        """Put an answer on record and return it."""
+        return answered(self._journal, party, step, seen, measured)
 
     def labels(self, rows: Tensor) -> Tensor:
         """Return the labels of some rows."""
@@ -137,7 +160,9 @@ class SharedLabel(KeptLabel):
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
         """Return this worker's share of the releases of a step."""
-        return self.party.step(rows, embeddings)
+        gradients = self.party.step(rows, embeddings)
+        record = None if self._vault is None else self._vault.record_of(embeddings[0].step)
+        return [replace(gradient, record=record) for gradient in gradients]
 
     def update(self) -> float:
         """Update the top model, the same at all workers; return the loss over all of them."""
@@ -147,6 +172,20 @@ class SharedLabel(KeptLabel):
     def predict(self, rows: Rows, embeddings: Sequence[Tensor]) -> Tensor:
         """Return predicted probabilities."""
         return self.party.predict(rows, embeddings)
+
+    def evaluate(self, step: int, asked: Sequence[bytes], measure: Measuring) -> Answer:
+        """Return the answer at worker 0, which has the journal; the others answer nothing."""
+        shown = torch.frombuffer(bytearray(b"".join(asked)), dtype=torch.uint8)
+        pieces = self._group.gather(shown)
+        vault = self._vault
+        seen = self._group.only_first(
+            f"the evaluation after step {step}",
+            lambda: b"" if vault is None else vault.asked(step, pieces or []),
+        )
+        measured = measure()
+        if vault is None or seen is None:
+            return Answer()
+        return vault.answer(self.party, step, seen, measured)
 
     def sync(self) -> None:
         """Bring the journal to disk, where it is."""

@@ -1,18 +1,33 @@
-"""The folder where a party keeps its run: one process at a time, and nobody else may look."""
+"""The folder where a party keeps its run: one process at a time, and nobody else may look.
+
+No symbolic link is followed in it, and what belongs to another user is not used: a link would have
+this process read, or write over, files that are not the run's.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import secrets
+import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, final
 
 from tacit.errors import TacitError, UsageError
 
-__all__ = ["StateFolder", "kept_secret", "write_whole"]
+__all__ = [
+    "StateFolder",
+    "kept_secret",
+    "open_own",
+    "own_folder",
+    "remove_own",
+    "sync_folder",
+    "write_whole",
+]
 
 SECRET_BYTES = 32
 
@@ -25,32 +40,49 @@ class StateFolder:
         self.path = path
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            pass  # what it is instead of a folder is said below
         except OSError as error:
             raise UsageError(f"state {path}: cannot be used: {error.strerror}") from None
+        own_folder(path, name="state")
+        self._lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
         try:
-            if path.stat().st_mode & 0o077:
-                raise UsageError(f"state {path}: others can enter: chmod 700 it")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
             raise UsageError(f"state {path}: another process uses it: end that one first") from None
-        except UsageError:
-            self.close()
-            raise
 
     def read(self, name: str) -> Any:  # noqa: ANN401 - whatever was written
         """Return what :meth:`write` has stored under a name, None where nothing was."""
+        content = self.read_bytes(name)
         try:
-            return json.loads((self.path / name).read_text())
+            return None if content is None else json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{self.path / name}: cannot be read: {error}") from None
+
+    def read_bytes(self, name: str) -> bytes | None:
+        """Return the content of a file of this folder, None where there is none."""
+        try:
+            file = open_own(self.path / name, os.O_RDONLY)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self.path / name}: cannot be read: {error}") from None
+        with open(file, "rb") as opened:
+            return opened.read()
 
     def write(self, name: str, values: object) -> Path:
         """Store plain values as JSON, whole or not at all."""
         return write_whole(self.path / name, json.dumps(values, indent=2).encode() + b"\n")
+
+    def folder(self, name: str) -> Path:
+        """Return a folder within this one, for the owner alone; it is made if there is none."""
+        path = self.path / name
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+        except FileExistsError:
+            pass  # what it is instead of a folder is said below
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be made: {error.strerror}") from None
+        return own_folder(path)
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -65,14 +97,68 @@ class StateFolder:
         self.close()
 
 
+def own_folder(path: Path, *, name: str = "") -> Path:
+    """Return a folder's path if it is one, no link to one, this user's, and closed to others."""
+    found, what = os.lstat(path), f"{name} {path}".strip()
+    if stat.S_ISLNK(found.st_mode):
+        raise UsageError(f"{what}: is a symbolic link: name the folder itself")
+    if not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"{what}: cannot be used: Not a directory")
+    if found.st_uid != os.geteuid():
+        raise UsageError(f"{what}: {_others(found)}")
+    if found.st_mode & 0o077:
+        raise UsageError(f"{what}: others can enter: chmod 700 it")
+    return path
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open a file for its owner alone: no symbolic link, and only a plain file of this user.
+
+    Raises FileNotFoundError where there is none and none is made, else UsageError.
+    """
+    try:
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise UsageError(f"{path}: is a symbolic link: put the file itself there") from None
+        raise UsageError(f"{path}: cannot be opened: {error.strerror}") from None
+    found = os.fstat(file)
+    plain = stat.S_ISREG(found.st_mode)
+    if plain and found.st_uid == os.geteuid():
+        return file
+    os.close(file)
+    if not plain:
+        raise UsageError(f"{path}: is not a plain file: put the file itself there")
+    raise UsageError(f"{path}: {_others(found)}")
+
+
+def _others(found: os.stat_result) -> str:
+    own = os.geteuid()
+    return f"belongs to user {found.st_uid}, this process runs as {own}: chown it, or run as owner"
+
+
+def remove_own(path: Path) -> bool:
+    """Remove a file, a folder with all that is in it, or a link; return whether it was there."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be removed: {error.strerror}") from None
+    return True
+
+
 def kept_secret(path: Path) -> bytes:
     """Return the 32 bytes in a file that only its owner can read; make them if there are none."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_own(path, os.O_RDONLY)
     except FileNotFoundError:
         return _made(path)
-    except OSError as error:
-        raise UsageError(f"{path}: a secret cannot be read: {error.strerror}") from None
     try:
         held, mode = os.read(file, SECRET_BYTES + 1), os.fstat(file).st_mode & 0o777
     finally:
@@ -93,7 +179,7 @@ def _made(path: Path) -> bytes:
 def write_whole(
     path: Path, content: bytes, *, place: Callable[[Path, Path], None] = os.replace
 ) -> Path:
-    """Write a file that only its owner can read, whole or not at all."""
+    """Write a file that only its owner can read, whole or not at all; a link is replaced."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -107,3 +193,12 @@ def write_whole(
     finally:
         draft.unlink(missing_ok=True)
     return path
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to disk."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tacit import data
 from tacit.errors import UsageError
 
-__all__ = ["days", "epochs", "held_out", "steps_of_days"]
+__all__ = ["check_days", "check_epochs", "days", "epochs", "held_out", "steps_of_days"]
 
 Indices = npt.NDArray[np.int64]
 Part = tuple[list[Indices], Indices]
@@ -31,6 +31,41 @@ def days(table: data.Table, *, batch_size: int) -> Iterator[Part]:
     for day, found in groupby(batches, key=lambda pair: pair[0]):
         rows = np.flatnonzero(np.asarray(table.day) == day).astype(np.int64)
         yield [batch for _, batch in found], rows
+
+
+def check_epochs(train: Indices, *, batch_size: int, name: str) -> None:
+    """Refuse, before the first step, training rows that do not fill one batch."""
+    if len(train) < batch_size:
+        raise UsageError(
+            f"--batch-size {batch_size}: {name} has {len(train)} rows to train on, so there would "
+            f"be no step: take --batch-size {len(train)} or less, or load more rows"
+        )
+
+
+def check_days(table: data.Table, *, batch_size: int) -> None:
+    """Refuse, before the first step, a stream that cannot be trained on and then tested.
+
+    A day is tested before it is trained on, so it takes one day to learn from and a later one to
+    test on, both with a whole batch.
+    """
+    if table.day is None:
+        raise UsageError(
+            f"--stream: needs rows with a time, {table.name} has none: leave it out, or name the "
+            "column of the time in the schema"
+        )
+    _, rows = np.unique(np.asarray(table.day), return_counts=True)
+    full = int((rows >= batch_size).sum())
+    if full >= 2:
+        return
+    few = f"no day of {table.name} has so many rows"
+    if full:
+        few = f"only one day of {table.name} has so many rows, and none is left to test on"
+    fits = int(np.sort(rows)[-2]) if len(rows) > 1 else 0
+    smaller = f"take --batch-size {fits} or less, or " if fits >= 2 else ""
+    raise UsageError(
+        f"--stream with --batch-size {batch_size}: {few}: {smaller}load more rows, or leave "
+        "--stream out"
+    )
 
 
 def steps_of_days(table: data.Table, *, batch_size: int) -> int:

@@ -14,6 +14,8 @@ from tacit import data, nets
 from tacit.errors import UsageError
 from tacit.study.ahead import ahead, augmented
 from tacit.study.bins import Bins
+from tacit.study.defaults import BINS
+from tacit.study.rare import Common
 
 __all__ = ["Reader", "Source"]
 
@@ -24,7 +26,9 @@ Source = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Reader:
     """Reads parties' columns of a table; with ``bins``, numbers come encoded by their quantiles.
 
-    The quantiles are those of ``rows``. Parties that hold the same columns read them once. Images
+    With ``rare``, values of a category that fewer rows have are one. Quantiles and counts are those
+    of ``rows``. The default count of bins means nothing to images and tables without numbers, any
+    other is refused there. Parties that hold the same columns read them once. Images
     to train on are read one batch ahead, and with ``augment``, a seed, shifted and mirrored.
     """
 
@@ -33,9 +37,12 @@ class Reader:
         table: data.Table,
         *,
         bins: int | None = None,
+        rare: int | None = None,
         rows: npt.NDArray[np.int64],
         augment: int | None = None,
     ) -> None:
+        if bins == BINS and (table.image is not None or not table.numeric_names):
+            bins = None
         if bins is not None and not table.numeric_names:
             raise UsageError(f"--bins {bins}: {table.name} has no numbers to encode: leave it out")
         if bins is not None and table.image is not None:
@@ -43,17 +50,19 @@ class Reader:
         if augment is not None and table.image is None:
             raise UsageError(f"--augment: {table.name} has no images to change: leave it out")
         self._augment, self._steps = augment, count()
-        self._table, self._bins, self._rows = table, bins, rows
+        self._table, self._bins, self._rare, self._rows = table, bins, rare, rows
         self._encodings: dict[data.Columns, Bins] = {}
+        self._values: dict[data.Columns, Common] = {}
         self._used: set[data.Columns] = set()
         self._last: dict[data.Columns, tuple[Tensor, tuple[Tensor, Tensor]]] = {}
 
     def inputs(self, columns: data.Columns) -> nets.Inputs:
         """Return how many numbers and which categories the columns hold."""
-        encoding, form = self._encoding(columns), self._table.image
+        encoding, common = self._encoding(columns), self._common(columns)
+        sizes, form = self._sizes(columns), self._table.image
         return nets.Inputs(
             numeric=len(columns.numeric) if encoding is None else encoding.width,
-            cardinalities=tuple(self._table.cardinalities[i] for i in columns.categorical),
+            cardinalities=sizes if common is None else common.cardinalities,
             image=None if form is None or form.pixels != len(columns) else form.shape,
         )
 
@@ -92,9 +101,24 @@ class Reader:
         }
 
     def _read(self, rows: Tensor, columns: data.Columns) -> tuple[Tensor, Tensor]:
-        encoding = self._encoding(columns)
+        encoding, common = self._encoding(columns), self._common(columns)
         found = data.take(self._table, rows.numpy(), columns)
-        return found.numeric if encoding is None else encoding(found.numeric), found.categorical
+        return (
+            found.numeric if encoding is None else encoding(found.numeric),
+            found.categorical if common is None else common(found.categorical),
+        )
+
+    def _sizes(self, columns: data.Columns) -> tuple[int, ...]:
+        return tuple(self._table.cardinalities[i] for i in columns.categorical)
+
+    def _common(self, columns: data.Columns) -> Common | None:
+        if self._rare is None or not columns.categorical:
+            return None
+        if columns not in self._values:
+            rows, codes = np.sort(self._rows), np.asarray(self._table.categorical)
+            one_by_one = (codes[rows, place] for place in columns.categorical)  # a column fits
+            self._values[columns] = Common.of(one_by_one, self._sizes(columns), self._rare)
+        return self._values[columns]
 
     def _encoding(self, columns: data.Columns) -> Bins | None:
         if self._bins is None or not columns.numeric:

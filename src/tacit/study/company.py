@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -19,44 +20,40 @@ from tacit.runtime.connection import Timings
 from tacit.runtime.feature_run import FeatureRun
 from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_line import dial
-from tacit.runtime.identity import Files, Identity, load_identity
 from tacit.runtime.line import Line
 from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import FeatureEnd, FeatureParty, adam
 from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
+from tacit.runtime.record_copy import RecordCopy
 from tacit.runtime.recording import Recorded
 from tacit.runtime.state_folder import StateFolder
 from tacit.runtime.waiting import Waiting
-from tacit.study.kept_matching import keep_matching, matching_of
+from tacit.study.kept_matching import keep_matching, matching_of, rounds_of
 from tacit.study.party_config import PartyConfig
+from tacit.study.party_identity import identity_of
 from tacit.study.together import team_of
 
 __all__ = [
     "ENCODING",
+    "TABLES",
     "FeatureCompany",
     "Log",
     "bottom_of",
     "checkpoints_of",
     "dialler",
     "encoding_of",
-    "identity_of",
     "run_name",
+    "table_of",
     "waiting_for",
 ]
 
 Log = Callable[[str], None]
 ENCODING = "encoding.json"
 LABELS = "labels.json"
+RECORDS = "records"
+TABLES = "tables"
 CONNECTING = 5.0
-
-
-def identity_of(config: PartyConfig) -> Identity:
-    """Return the identity that a configuration names."""
-    if config.keys is not None:
-        return load_identity(config.keys, name=config.name)
-    files = config.certificate, config.key, config.ca
-    return load_identity(Files(*(Path(file or "") for file in files)), name=config.name)
 
 
 def dialler(config: PartyConfig) -> Callable[[], Line]:
@@ -74,6 +71,11 @@ def waiting_for(config: PartyConfig, log: Log) -> Waiting:
 def run_name(config: PartyConfig) -> str:
     """Return what names the run in this party's own files."""
     return f"{config.name} with {', '.join(config.peers)}"
+
+
+def table_of(config: PartyConfig, folder: StateFolder) -> data.PartyTable:
+    """Return the party's table; what was read of it is kept in its state folder, nowhere else."""
+    return data.load_party(config.data, role=config.role, own_cache=folder.folder(TABLES))
 
 
 def encoding_of(folder: StateFolder, table: data.PartyTable) -> None:
@@ -99,8 +101,22 @@ def checkpoints_of(config: PartyConfig) -> Checkpoints:
     return Checkpoints(config.state / "checkpoints", run=run_name(config), keep=3)
 
 
+def check_rows(config: PartyConfig, rows: int) -> None:
+    """Refuse a table that cannot fill one batch, however many of its rows are common."""
+    left = rows - round(rows * config.test_percent / 100)
+    if left < config.batch_size:
+        raise UsageError(
+            f"data {config.data}: its {rows} rows leave at most {left} to train on, fewer than one "
+            f"batch of {config.batch_size}, so there would be no step: take a smaller batch_size "
+            "on both sides, or more rows"
+        )
+
+
 def bottom_of(config: PartyConfig, table: data.PartyTable) -> nn.Module:
-    """Return the feature party's part of the model as it is before the first step."""
+    """Return the feature party's part of the model as it is before the first step.
+
+    The seed is that of the plan, which both parties know: these weights are no secret.
+    """
     numeric, cardinalities = table.inputs
     return nets.get(config.model).bottom(
         nets.Inputs(numeric, cardinalities),
@@ -124,25 +140,35 @@ class FeatureCompany:
     def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
         self.config = config
         self.folder = folder
-        self.table = data.load_party(config.data, role="feature")
+        self.table = table_of(config, folder)
+        check_rows(config, len(self.table))
         self.plan: Plan = config.plan(classes=config.classes)
         self._log = log
         self._common: Common | None = None
         self.tape: TapeWriter | None = None
         encoding_of(folder, self.table)
-        self.team = team_of(config, self.table, log)
-        kept = self.team.checkpoints(checkpoints_of(config))
-        self.place: Place[FeatureEnd] = Place(kept, self.plan, self._build)
+        self.records, self.rounds = None, None
+        with ExitStack() as opened:
+            if not config.worker:  # worker 0 of the label party has the journal
+                records = RecordCopy.open(folder.path / RECORDS, run=run_name(config))
+                self.records = opened.enter_context(closing(records))
+                self.rounds = opened.enter_context(rounds_of(folder, self.table))
+            self.team = team_of(config, self.table, log)
+            opened.callback(self.team.close)
+            kept = self.team.checkpoints(checkpoints_of(config))
+            self.place: Place[FeatureEnd] = Place(kept, self.plan, self._build)
+            self._open = opened.pop_all()
 
     def close(self) -> None:
-        """Let the other workers go."""
-        self.team.close()
+        """Let the other workers go, and close the records of what was matched and released."""
+        self._open.close()
 
     def run(self, done: Callable[[int, int], None]) -> dict[str, Any]:
         """Train to the end; return what a feature party knows of it."""
         config = self.config
         ended = FeatureRun(
             name=config.name,
+            number=config.number,
             plan=self.plan,
             matching=self._matching,
             place=self.place,
@@ -152,6 +178,7 @@ class FeatureCompany:
             waiting=waiting_for(config, self._log),
             log=self._log,
             done=done,
+            records=self.records,
             begin=partial(self.team.begin, self.place),
         ).run()  # fmt: skip
         if self.tape is not None:
@@ -163,6 +190,7 @@ class FeatureCompany:
             "ended": ended,
             "steps": self.place.position or self.place.stops()[-1],
             "common": None if self._common is None else len(self._common),
+            **({} if self.rounds is None else {"matching_rounds": self.rounds.number}),
             "state": str(self.folder.path),
         }
         self.folder.write("results.json", {"format": 1, **results})
@@ -170,7 +198,7 @@ class FeatureCompany:
 
     def _matching(self) -> Matching:
         return self.team.matching(
-            lambda: matching_of(self.config, self.folder, self.table, self._log)
+            lambda: matching_of(self.config, self.folder, self.table, self.rounds, self._log)
         )
 
     def _aligned(self, common: Common) -> None:

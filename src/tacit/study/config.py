@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tacit.study import defaults
 from tacit.study._checked import checked, read_toml
 
 __all__ = ["TrainConfig", "read_config"]
@@ -23,18 +24,19 @@ class TrainConfig(BaseModel):
     rows: int | None = Field(default=None, ge=10)
     model: str = "wdl"
     cut: int | None = Field(default=None, ge=1)
-    parties: int = Field(default=1, ge=1, le=8)
+    parties: int | None = Field(default=None, ge=1, le=8)
     combine: Literal["sum", "mean", "max", "product", "concat"] = "sum"
     protect: str = "none"
     labels: str | None = None
     budget: str | None = None
     objective: str | None = None
-    epochs: int = Field(default=5, ge=1)
-    batch_size: int = Field(default=1024, ge=2)
+    epochs: int = Field(default=defaults.EPOCHS, ge=1)
+    batch_size: int = Field(default=defaults.BATCH_SIZE, ge=2)
     depth: int = Field(default=1, ge=1, le=4)
-    lr: float = Field(default=1e-4, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0, lt=1)
-    bins: int | None = Field(default=None, ge=2, le=256)
+    lr: float = Field(default=defaults.LR, gt=0)
+    weight_decay: float = Field(default=defaults.WEIGHT_DECAY, ge=0, lt=1)
+    bins: int | None = Field(default=defaults.BINS, ge=2, le=256)
+    rare: int | None = Field(default=defaults.RARE, ge=2)
     augment: bool = False
     hold_out: float | None = Field(default=None, gt=0, le=0.5)
     seed: int = 0
@@ -43,6 +45,12 @@ class TrainConfig(BaseModel):
     attacks: tuple[str, ...] = ("norm", "cosine", "energy")
     monitor_every: int = Field(default=32, ge=1)
     threads: int | None = Field(default=None, ge=1)
+
+    @field_validator("bins", "rare", mode="before")
+    @classmethod
+    def _zero_is_none(cls, value: Any) -> Any:  # noqa: ANN401 - before it is checked
+        """Zero leaves columns as they are; TOML has no None."""
+        return None if value == 0 else value
 
     @field_validator("protect")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from typing import Any, final
@@ -11,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit import data, objective
+from tacit import objective
 from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.measure import Ledger
 from tacit.rng import Key
 from tacit.runtime.checkpoint import State
+from tacit.runtime.embedding_watch import EmbeddingWatch
 from tacit.runtime.grpc_listener import Listener
-from tacit.runtime.journal import Journal
-from tacit.runtime.journalled import KeptLabel
+from tacit.runtime.journalled import KeptLabel, Measured
 from tacit.runtime.label_run import LabelRun
 from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import LabelParty, adam
@@ -27,14 +28,12 @@ from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
 from tacit.runtime.schedule import Schedule
 from tacit.runtime.session import Step
-from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
-from tacit.study.company import (
-    Log,
-    checkpoints_of,
-    encoding_of,
-    run_name,
-)
-from tacit.study.kept_matching import keep_matching, matching_of
+from tacit.runtime.state_folder import StateFolder, write_whole
+from tacit.study.budget_plan import plan_party
+from tacit.study.company import Log, check_rows, checkpoints_of, encoding_of, run_name, table_of
+from tacit.study.kept_labels import kept_label_secret
+from tacit.study.kept_matching import keep_matching, matching_of, rounds_of
+from tacit.study.label_journal import journal_of, noise_secret
 from tacit.study.label_measures import LabelMeasures
 from tacit.study.label_model import combined_cut, objective_of, own_source, top_of
 from tacit.study.label_parts import reception_of
@@ -44,21 +43,30 @@ from tacit.types import Cut, Release
 
 __all__ = ["LabelCompany"]
 
-NOISE_KEY = "noise.key"
+_BY_RELEASES = (
+    "leak",
+    "memory_leak",
+    "objective_record",
+    "sum_kl_per_release",
+    "certificate",
+    "label_certificate",
+)
+"""What only a process that has made releases knows; one that finds the run ended keeps it."""
 
 
 @final
 class LabelCompany:
     """The label party: its table, its top model, its guard, its journal.
 
-    The first weights of the top model come out of the noise key: a feature party that knew them
-    could tell more from the first gradients.
+    The first weights of the top model, and whatever its objective draws, come out of all 256 bits
+    of the noise key: a feature party that could search them would tell more from the gradients.
     """
 
     def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
         self.config = config
         self.folder = folder
-        self.table = data.load_party(config.data, role="label")
+        self.table = table_of(config, folder)
+        check_rows(config, len(self.table))
         assert self.table.classes is not None  # noqa: S101 - a label party's table has labels
         self.classes: int = self.table.classes
         self.plan: Plan = config.plan(classes=self.classes)
@@ -67,14 +75,20 @@ class LabelCompany:
         encoding_of(folder, self.table)
         self.measures = LabelMeasures(config, folder, classes=self.classes)
         self.objective = objective_of(config, self.classes)
-        self._key = self._secret()
-        self.journal = Journal.open(
-            folder.path / "journal", run=run_name(config), sync=config.journal_sync
-        )
-        self.team = team_of(config, self.table, log)
-        kept = self.team.checkpoints(checkpoints_of(config))
-        self.place: Place[KeptLabel] = Place(kept, self.plan, self._build)
-        self._check_journal()
+        self._key = noise_secret(folder.path)
+        self._label_secret = kept_label_secret(config, folder, classes=self.classes)
+        self.watch = EmbeddingWatch(on_odd=config.on_odd_embeddings, key=Key(self._key), log=log)
+        with ExitStack() as opened:
+            self.rounds = opened.enter_context(rounds_of(folder, self.table))
+            self.journal = opened.enter_context(journal_of(config, self._key))
+            repeats = self.journal.allowed.total()
+            self.planned = plan_party(config, classes=self.classes, repeats=repeats)
+            self.team = team_of(config, self.table, log)
+            opened.callback(self.team.close)
+            kept = self.team.checkpoints(checkpoints_of(config))
+            self.place: Place[KeptLabel] = Place(kept, self.plan, self._build)
+            self._check_journal()
+            self._open = opened.pop_all()
 
     def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
         """Serve the feature party to the end; return what was measured."""
@@ -88,9 +102,11 @@ class LabelCompany:
             log=self._log,
             done=done,
             evaluated=self._evaluated,
+            journal=self.journal,
             begin=partial(self.team.begin, self.place),
         ).run()
         results = self._results(ended)
+        self._log(results["verdict"]["text"])
         if config.write_truth:
             self._write_truth()
         self.folder.write("results.json", {"format": 1, **results})
@@ -98,17 +114,7 @@ class LabelCompany:
 
     def close(self) -> None:
         """Let another process have the journal, and the other workers go."""
-        self.team.close()
-        self.journal.close()
-
-    def _secret(self) -> bytes:
-        place = self.folder.path / NOISE_KEY
-        if (self.folder.path / "journal").exists() and not place.exists():
-            raise UsageError(
-                f"{place}: the key of this run is gone, and with another one every step would be "
-                "released anew: restore it, or name another state folder for a new run"
-            )
-        return kept_secret(place)
+        self._open.close()
 
     def _check_journal(self) -> None:
         """Refuse to go on from a checkpoint whose releases are not on record."""
@@ -118,13 +124,15 @@ class LabelCompany:
                 f"{self.journal.path}: ends before the checkpoint of step {latest}, so what was "
                 "released is not known: restore the journal, or start a new run"
             )
+        if self.journal.behind is not None:
+            self._log(self.journal.behind)
         if self.journal.cut:
             self._log(f"{self.journal.path}: {self.journal.cut} bytes of a last record that was "
                       "never finished were cut off; nothing was sent for it")  # fmt: skip
 
     def _matching(self) -> Matching:
         return self.team.matching(
-            lambda: matching_of(self.config, self.folder, self.table, self._log)
+            lambda: matching_of(self.config, self.folder, self.table, self.rounds, self._log)
         )
 
     def _aligned(self, common: Common) -> None:
@@ -141,11 +149,11 @@ class LabelCompany:
         guard = self._guard(watch)
         if states is not None:
             self._load(guard, states)
+        self.watch.begin(states)
         labels = truth
         if config.labels is not None:
             labels = self.team.targets(lambda: self._randomized(guard, truth))
-        seed = int.from_bytes(Key(self._key).digest(b"first weights")[:8], "little") >> 1
-        top = top_of(config, self.table, seed=seed)
+        top = top_of(config, self.table, seed=Key(self._key))
         optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
         self.team.tie(top, optimizer, new=states is None, mean=True)
         release, end = self.team.releasing(labels, self.journal, scope=bytes.fromhex(common.digest))
@@ -162,13 +170,14 @@ class LabelCompany:
             first_steps=Schedule.of(self.plan, len(common)).per_epoch,
             embedded=self.measures.embedded,
             release=release,
+            watch=self.watch,
         )
         self.measures.learner = party.learner
         return Works(
             party=end(party),
             models={"top": top, **party.learner.models},
             optimizers={"top": optimizer, **party.learner.optimizers},
-            states=lambda: _states(guard) | self.measures.states(),
+            states=lambda: _states(guard) | self.measures.states() | self.watch.states(),
         )
 
     def _randomized(self, guard: Guard, truth: Tensor) -> Tensor:
@@ -180,13 +189,10 @@ class LabelCompany:
     def _guard(self, watch: Callable[[Cut, Release], None]) -> Guard:
         config = self.config
         assert config.protect is not None and self._common is not None  # noqa: S101, PT018
-        secret = None
-        if config.labels is not None:
-            beside = config.data.with_name(f"{config.data.name}.secret")
-            secret = kept_secret(config.label_secret or beside)
         ledger = Ledger(
             run=run_name(config),
             budget=config.budget,
+            per_release=self._per_release,
             examples=len(self._common),
             measured=config.budget is not None,
         )
@@ -195,10 +201,14 @@ class LabelCompany:
             key=self._key,
             watch=watch,
             labels=config.labels,
-            label_secret=secret,
+            label_secret=self._label_secret,
             classes=self.classes,
             ledger=ledger,
         )
+
+    @property
+    def _per_release(self) -> float | None:
+        return None if self.planned is None else self.planned.sum_kl
 
     def _load(self, guard: Guard, states: States) -> None:
         guard.load_state(*states["guard"])
@@ -208,19 +218,20 @@ class LabelCompany:
             values,
             run=run_name(self.config),
             budget=self.config.budget,
+            per_release=self._per_release,
             measured=self.config.budget is not None,
         )
         if guard.label_guard is not None:
             guard.label_guard.load_state(*states["label_guard"])
 
-    def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> str | None:
-        """Keep the measures of an epoch; return what the feature party may know of them."""
+    def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:
+        """Keep the measures of an epoch; return what the feature party is told of them."""
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
         rows, probs = self.team.whole(rows, probs) or (rows, probs)
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
         line = self.measures.evaluated(epoch, probs, truth)
         self._log(f"epoch {epoch + 1}: {line}")
-        return line if self.config.share_metrics else None
+        return self.measures.told(epoch)
 
     def _write_truth(self) -> None:
         """Write the labels by position in the common order, for an audit of what was recorded."""
@@ -232,10 +243,14 @@ class LabelCompany:
         write_whole(self.folder.path / "labels.csv", text.encode())
 
     def _ledger(self) -> Ledger | None:
-        """Return the ledger as it was stored, for a run that had ended before this process."""
+        """Return the ledger as it was stored, for a run that had ended before this process.
+
+        The counts of odd embeddings are taken from there too.
+        """
         held = checkpoints_of(self.config).latest()
         if held is None:
             return None
+        self.watch.begin(held.states)
         arrays, values = held.states["ledger"]
         name, budget = run_name(self.config), self.config.budget
         return Ledger.from_state(arrays, values, run=name, budget=budget)
@@ -245,17 +260,23 @@ class LabelCompany:
         guard = None if works is None else works.party.party.guard
         certificate = None if guard is None else guard.last_certificate
         ledger = self._ledger() if guard is None else guard.ledger
-        return {
+        found = {
             "party": config.name,
             "role": config.role,
             "ended": ended,
+            "dataset": self.table.name,
+            "model": config.model,
+            "epochs": config.epochs,
             "protection": config.protect,
             "objective": str(self.objective),
             "labels": config.labels,
             "budget": config.budget,
+            "planned": None if self.planned is None else self.planned.record(),
             "steps": self.place.stops()[-1],
             "common": None if self._common is None else len(self._common),
+            "matching_rounds": self.rounds.number,
             **self.measures.record(),
+            "warnings": self.watch.warnings,
             "certificate": None if certificate is None else vars(certificate),
             "label_certificate": None
             if guard is None or guard.label_guard is None
@@ -263,7 +284,10 @@ class LabelCompany:
             "ledger": None if ledger is None else asdict(ledger.summary()),
             "allowed_again": dict(self.journal.allowed),
             "state": str(self.folder.path),
-        }  # fmt: skip
+        }
+        kept = self.folder.read("results.json") or {}
+        missing = [name for name in _BY_RELEASES if not found[name] and kept.get(name)]
+        return found | {name: kept[name] for name in missing}
 
 
 def _states(guard: Guard) -> dict[str, State]:

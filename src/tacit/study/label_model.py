@@ -6,6 +6,7 @@ from torch import nn
 
 from tacit import data, nets, objective
 from tacit.errors import UsageError
+from tacit.nets.initial import Seed
 from tacit.runtime.matching import Common
 from tacit.study.columns import Source
 from tacit.study.party_config import PartyConfig
@@ -19,8 +20,12 @@ def combined_cut(config: PartyConfig, classes: int) -> int:
     return nets.combined_width([each] * len(config.peers), config.combine)
 
 
-def top_of(config: PartyConfig, table: data.PartyTable, *, seed: int) -> nn.Module:
-    """Return the label party's part of the model as it is before the first step."""
+def top_of(config: PartyConfig, table: data.PartyTable, *, seed: Seed) -> nn.Module:
+    """Return the label party's part of the model as it is before the first step.
+
+    Where it is trained, ``seed`` is a secret key; where other weights take the place of the first
+    ones, any seed will do.
+    """
     assert table.classes is not None  # noqa: S101 - a label party's table has classes
     numeric, cardinalities = table.inputs
     own = nets.Inputs(numeric, cardinalities) if numeric or cardinalities else None

@@ -7,8 +7,9 @@ from tacit.runtime.frames import Limits
 from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.plan import Plan
 from tacit.runtime.reception import Accepts, Reception
-from tacit.study.company import Log, identity_of, waiting_for
+from tacit.study.company import Log, waiting_for
 from tacit.study.party_config import PartyConfig
+from tacit.study.party_identity import identity_of
 
 __all__ = ["listen", "reception_of"]
 

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit import data, objective
+from tacit import objective
 from tacit.guard import Guard
 from tacit.protect import get_labels
+from tacit.runtime.embedding_watch import EmbeddingWatch
 from tacit.runtime.grpc_listener import Listener
-from tacit.runtime.journalled import KeptLabel
+from tacit.runtime.journalled import KeptLabel, Measured
 from tacit.runtime.label_run import LabelRun
 from tacit.runtime.matching import Common, Matching
 from tacit.runtime.party import LabelParty, adam
@@ -25,7 +26,7 @@ from tacit.runtime.place import Place, States, Works
 from tacit.runtime.plan import Plan
 from tacit.runtime.session import Step
 from tacit.runtime.state_folder import StateFolder
-from tacit.study.company import Log, checkpoints_of, encoding_of
+from tacit.study.company import Log, checkpoints_of, encoding_of, table_of
 from tacit.study.kept_matching import matching_of
 from tacit.study.label_model import objective_of, own_source, top_of
 from tacit.study.label_parts import reception_of
@@ -48,13 +49,14 @@ class LabelWorker:
     def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
         self.config = config
         self.folder = folder
-        self.table = data.load_party(config.data, role="label")
+        self.table = table_of(config, folder)
         assert self.table.classes is not None  # noqa: S101 - a label party's table has labels
         self.classes: int = self.table.classes
         self.plan: Plan = config.plan(classes=self.classes)
         self._log = log
         self._common: Common | None = None
         encoding_of(folder, self.table)
+        self.watch = EmbeddingWatch(on_odd=config.on_odd_embeddings, log=log)
         self.team = team_of(config, self.table, log)
         kept = self.team.checkpoints(checkpoints_of(config))
         self.place: Place[KeptLabel] = Place(kept, self.plan, self._build)
@@ -71,6 +73,7 @@ class LabelWorker:
             log=self._log,
             done=done,
             evaluated=self._evaluated,
+            journal=None,
             begin=partial(self.team.begin, self.place),
         ).run()
         results = {
@@ -80,6 +83,7 @@ class LabelWorker:
             "ended": ended,
             "steps": self.place.stops()[-1],
             "common": None if self._common is None else len(self._common),
+            "warnings": self.watch.warnings,
             "state": str(self.folder.path),
         }
         self.folder.write("results.json", {"format": 1, **results})
@@ -91,7 +95,7 @@ class LabelWorker:
 
     def _matching(self) -> Matching:
         return self.team.matching(
-            lambda: matching_of(self.config, self.folder, self.table, self._log)
+            lambda: matching_of(self.config, self.folder, self.table, None, self._log)
         )
 
     def _aligned(self, common: Common) -> None:
@@ -106,7 +110,7 @@ class LabelWorker:
         if config.labels is not None:
             labels = self.team.targets(lambda: labels)
             flips = get_labels(config.labels).flips(self.classes)
-        top = top_of(config, self.table, seed=0)
+        top = top_of(config, self.table, seed=0)  # worker 0's first weights take their place
         optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
         self.team.tie(top, optimizer, new=states is None, mean=True)
         release, end = self.team.releasing(labels, None, scope=b"")
@@ -120,11 +124,13 @@ class LabelWorker:
             combined_by=config.combine,
             source=own_source(self.table, common),
             release=release,
+            watch=self.watch,
         )
         return Works(
             party=end(party), models={"top": top}, optimizers={"top": optimizer}, states=dict
         )
 
-    def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> None:  # noqa: ARG002
-        """Hand the predictions to worker 0, which measures."""
+    def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:  # noqa: ARG002
+        """Hand the predictions to worker 0, which measures; nothing is told from here."""
         self.team.whole(rows, probs)
+        return Measured(note=None, bits=0.0)

@@ -10,13 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit import measure
+from tacit.audit.remedy import Setting
 from tacit.monitor import LeakMonitor
+from tacit.recall import MemoryMonitor
+from tacit.study.ending import MemoryLeak, verdict_of
 from tacit.types import Cut, Release
 
 if TYPE_CHECKING:
     from tacit.study.trial import Trial
 
-__all__ = ["Claims", "leak_records", "mean", "results_of", "utility"]
+__all__ = ["Claims", "leak_records", "mean", "memory_leak", "results_of", "utility"]
 
 
 @final
@@ -48,6 +51,7 @@ def results_of(
     chosen = None if trial.selection is None else trial.selection.choice
     last = -1 if chosen is None else chosen.epoch - 1
     learned = trial.label.learner.record()
+    leaks = _leaks(trial.monitor)
     return {
         "dataset": trial.table.name,
         "model": config.model,
@@ -56,13 +60,14 @@ def results_of(
         "budget": config.budget,
         "objective": str(trial.objective),
         "epochs": config.epochs,
+        "parties": len(trial.columns),
         "depth": config.depth,
         "seed": config.seed,
         "steps": steps,
         "train": {"loss": history[-1]["loss"] if history else None},
         "test": tests[last] if tests else trial.score(trial.test_rows),
         "selected": None if chosen is None else asdict(chosen),
-        "leak": _leaks(trial.monitor),
+        "leak": leaks,
         "layers": {name: _leaks(m) for layer in trial.layers for name, m in layer.monitors.items()},
         "memory_leak": None if trial.memory is None else trial.memory.leak(),
         "embedding_leak": trial.embedding_leak
@@ -72,10 +77,23 @@ def results_of(
         "components": _components(trial, learned),
         "certificate": None if certificate is None else vars(certificate),
         "label_certificate": asdict(guard.label_certificate()) if guard.label_guard else None,
+        "planned": None if trial.planned is None else trial.planned.record(),
         "ledger": None if guard.ledger is None else asdict(guard.ledger.summary()),
         "sum_kl_per_release": trial.claims.sum_kl(),
         "releases": dict(guard.counts),
+        "warnings": trial.label.watch.warnings,
         "history": history,
+        "verdict": verdict_of(
+            leaks,
+            memory_leak(trial.memory),
+            setting=Setting(
+                spec=str(guard.protection),
+                labels=config.labels,
+                releases=_releases(trial, steps),
+                classes=trial.table.classes,
+            ),
+            sum_kl=trial.claims.sum_kl(),
+        ),
         "interrupted": stopped == "interrupted",
         "stopped": stopped,
         "seconds": seconds,
@@ -87,6 +105,22 @@ def _components(trial: Trial, learned: dict[str, Any]) -> dict[str, Any] | None:
     if trial.components is None:
         return None
     return trial.components.record(flipped=bool(learned.get("flipped")))
+
+
+def memory_leak(memory: MemoryMonitor | None) -> MemoryLeak | None:
+    """Return what the memory attack has added up, with its interval."""
+    leak = None if memory is None else memory.leak()
+    if memory is None or leak is None:
+        return None
+    low, high = memory.interval() or (leak, leak)
+    return MemoryLeak(leak=leak, low=low, high=high)
+
+
+def _releases(trial: Trial, steps: int) -> float:
+    """Return how often each example was released, on average; a stream shows each once."""
+    if trial.config.stream:
+        return 1.0
+    return steps / (len(trial.train_rows) // trial.config.batch_size)
 
 
 def _leaks(monitor: LeakMonitor | None) -> dict[str, dict[str, float]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tacit import data
@@ -16,8 +18,11 @@ from tacit.runtime.grpc_listener import Listener
 from tacit.runtime.plan import Plan
 from tacit.runtime.protocol import Role
 from tacit.runtime.reception import answer_hello, hear_hello
-from tacit.study.company import identity_of
+from tacit.runtime.state_folder import own_folder
+from tacit.study.budget_plan import plan_party
+from tacit.study.company import check_rows
 from tacit.study.party_config import PartyConfig
+from tacit.study.party_identity import identity_of
 
 __all__ = ["check_party"]
 
@@ -27,19 +32,37 @@ _TIMINGS = Timings(greeting=LIMIT, silence=LIMIT, patience=LIMIT)
 
 def check_party(config: PartyConfig) -> dict[str, Any]:
     """Return what was found to be right, or raise one plain sentence within ten seconds."""
-    table = data.load_party(config.data, role=config.role)
-    plan = config.plan(classes=table.classes or config.classes)
-    found = {"party": config.name, "role": config.role, "rows": len(table), "plan": plan.digest()}
+    rows, classes = _table_of(config)
+    check_rows(config, rows)
+    plan = config.plan(classes=classes)
+    if config.role == "label":
+        plan_party(config, classes=classes)
+    found = {"party": config.name, "role": config.role, "rows": rows, "plan": plan.digest()}
     ask = _ask if config.role == "feature" else _wait
     ask(config, plan)
     return {**found, "peer": ", ".join(config.peers), "peer_answers": True, "plans_agree": True}
+
+
+def _table_of(config: PartyConfig) -> tuple[int, int]:
+    """Return how many rows and classes the table has; what is read of it does not stay."""
+    state = config.own_state
+    new = not state.exists()
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with TemporaryDirectory(prefix=".check-", dir=own_folder(state, name="state")) as place:
+            table = data.load_party(config.data, role=config.role, own_cache=Path(place))
+            return len(table), table.classes or config.classes
+    finally:
+        if new:
+            with suppress(OSError):  # not empty: a party has begun meanwhile
+                state.rmdir()
 
 
 def _ask(config: PartyConfig, plan: Plan) -> None:
     line = dial(config.endpoint, identity=identity_of(config), peer=config.peers[0],
                 limits=Limits(), timeout=LIMIT)  # fmt: skip
     with Connection(line, Role.FEATURE, timings=_TIMINGS) as connection:
-        greet(connection, name=config.name, plan=plan, offer=0)
+        greet(connection, name=config.name, number=config.number, plan=plan, offer=0)
         connection.send(Bye())
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tacit.study import defaults
 from tacit.study._checked import checked, read_toml
 
 if TYPE_CHECKING:
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["PartyConfig", "read_party_config"]
 
 _LABEL_ONLY = ("combine", "protect", "labels", "objective", "budget", "label_secret",
-               "share_metrics", "journal_sync", "attacks", "monitor_every",
-               "write_truth")  # fmt: skip
+               "share_metrics", "journal_sync", "witness", "attacks", "monitor_every",
+               "write_truth", "on_odd_embeddings")  # fmt: skip
 _FEATURE_ONLY = ("classes", "number", "record")
 MOST_PEERS = 8
-_PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret")
+_PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret", "witness")
 
 
 @final
@@ -41,16 +43,16 @@ class PartyConfig(BaseModel):
     ca: Path | None = None
     model: str = "wdl"
     cut: int | None = Field(default=None, ge=1)
-    lr: float = Field(default=1e-4, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0, lt=1)
+    lr: float = Field(default=defaults.LR, gt=0)
+    weight_decay: float = Field(default=defaults.WEIGHT_DECAY, ge=0, lt=1)
     threads: int | None = Field(default=None, ge=1)
     wait: float = Field(default=600, gt=0)
     worker: int | None = Field(default=None, ge=0)
     group: str | None = None
 
     # Both sides.
-    epochs: int = Field(default=5, ge=1)
-    batch_size: int = Field(default=1024, ge=2)
+    epochs: int = Field(default=defaults.EPOCHS, ge=1)
+    batch_size: int = Field(default=defaults.BATCH_SIZE, ge=2)
     seed: int = Field(default=0, ge=0)
     matching: Literal["private", "clear"] = "private"
     test_percent: int = Field(default=10, ge=0, le=90)
@@ -73,14 +75,16 @@ class PartyConfig(BaseModel):
     label_secret: Path | None = None
     share_metrics: bool = False
     journal_sync: Literal["os", "always"] = "os"
+    witness: Path | None = None
     attacks: tuple[str, ...] = ("norm", "cosine", "energy")
     monitor_every: int = Field(default=32, ge=1)
     write_truth: bool = False
+    on_odd_embeddings: Literal["warn", "refuse"] = "warn"
 
     @field_validator("name", "peer")
     @classmethod
     def _a_name(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        from tacit.runtime.identity import check_name  # noqa: PLC0415 - loads only when used
+        from tacit.runtime.party_name import check_name  # noqa: PLC0415 - loads only when used
 
         if isinstance(given, str):
             return check_name(given)
@@ -117,13 +121,37 @@ class PartyConfig(BaseModel):
             if name in self.model_fields_set:
                 raise ValueError(f"{name} is for the {owner} party: this is a {self.role} party's")
         if self.role == "label" and self.protect is None:
-            raise ValueError('protect is missing: write protect = "marvell(s=4)", or "none" to '
-                             "send gradients as they are")  # fmt: skip
+            raise ValueError(self._no_protection())
+        self._check_labels()
         self._check_peers()
         self._check_workers()
         if (self.keys is None) == (self.certificate is None or self.key is None or self.ca is None):
             raise ValueError("give keys, a folder of tacit keys, or certificate, key and ca")
         return self
+
+    def _no_protection(self) -> str:
+        from tacit.measure import recommend  # noqa: PLC0415 - loads numpy
+
+        first, *_ = recommend(target=0.65, epochs=self.epochs, examples=self.batch_size)
+        return (
+            f'protect is missing: write protect = "{first.protect}", which is planned for '
+            f'{self.epochs} epochs, or "none" to send gradients as they are'
+        )
+
+    def _check_labels(self) -> None:
+        if self.share_metrics and self.budget is not None:
+            raise ValueError(
+                f"share_metrics = true tells test measures, which come from true "
+                f'labels and which budget = "{self.budget}" cannot count: set '
+                "share_metrics = false, or leave the budget out"
+            )
+        if self.witness is not None:
+            state, witness = (Path(os.path.abspath(p)) for p in (self.state, self.witness))
+            if witness.is_relative_to(state):
+                raise ValueError(
+                    f"witness must be outside state, so that no copy restores both: "
+                    f"got {witness} in {state}"
+                )
 
     def _check_peers(self) -> None:
         if self.role == "feature" and not isinstance(self.peer, str):

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -23,6 +23,7 @@ from tacit.runtime.connection import Connection, Timings
 from tacit.runtime.dialogue import Bye, Predict
 from tacit.runtime.feature_run import greet, stop_of
 from tacit.runtime.line import Line
+from tacit.runtime.match_rounds import Rounds
 from tacit.runtime.matching import Matching, find_common, join_common
 from tacit.runtime.party import FeatureParty, LabelParty, adam
 from tacit.runtime.plan import Plan
@@ -31,14 +32,18 @@ from tacit.runtime.reception import Guest, Reception
 from tacit.runtime.remote import RemoteFeature, RemoteLabel
 from tacit.runtime.schedule import piece_of
 from tacit.runtime.session import predict
-from tacit.runtime.state_folder import StateFolder, write_whole
+from tacit.runtime.state_folder import StateFolder, remove_own, write_whole
 from tacit.study.company import ENCODING, Log, bottom_of, checkpoints_of, dialler, waiting_for
+from tacit.study.kept_matching import predict_rounds
 from tacit.study.label_model import objective_of, own_source, top_of
 from tacit.study.label_parts import listen, reception_of
 from tacit.study.outcome import utility
 from tacit.study.party_config import PartyConfig
 
-__all__ = ["predict_rows"]
+__all__ = ["PREDICTED", "predict_rows"]
+
+PREDICTED = "predict-tables"
+"""Where rows to predict are kept while they are, within the state folder."""
 
 
 @final
@@ -51,12 +56,20 @@ class _Model:
     step: int
     plan: Plan
     learner: Learner | None = None
+    rounds: Rounds = field(default_factory=Rounds)
 
 
 def predict_rows(config: PartyConfig, rows: Path, out: Path, *, log: Log) -> dict[str, Any]:
     """Score the common rows of both parties' new files; the label party writes them to a file."""
-    with StateFolder(config.state) as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(StateFolder(config.state))
+        stack.callback(remove_own, folder.path / PREDICTED)
         model = _trained(config, folder, rows)
+        rounds = stack.enter_context(predict_rounds(folder, model.table))
+        return _predict(config, replace(model, rounds=rounds), out, log)
+
+
+def _predict(config: PartyConfig, model: _Model, out: Path, log: Log) -> dict[str, Any]:
     found = {"party": config.name, "role": config.role, "step": model.step}
     if config.role == "feature":
         return {**found, "rows": _send(config, model, log)}
@@ -72,7 +85,9 @@ def _trained(config: PartyConfig, folder: StateFolder, rows: Path) -> _Model:
     if held is None or latest is None:
         raise UsageError(f"{config.state}: there is no trained model: run tacit party first")
     encoding = data.Encoding.from_json(held, where=str(config.state / ENCODING))
-    table = data.load_party(rows, role=config.role, encoding=encoding)
+    table = data.load_party(
+        rows, role=config.role, encoding=encoding, own_cache=folder.folder(PREDICTED)
+    )
     name = "bottom" if config.role == "feature" else "top"
     part = bottom_of(config, table) if name == "bottom" else top_of(config, table, seed=0)
     optimizer = adam(part, config.lr)
@@ -100,10 +115,16 @@ def _send(config: PartyConfig, model: _Model, log: Log) -> int:
     while True:
         try:
             with _connection(dial(), Role.FEATURE, model.plan) as connection:
-                start = greet(connection, name=config.name, plan=model.plan, offer=model.step)
+                start = greet(
+                    connection,
+                    name=config.name,
+                    number=config.number,
+                    plan=model.plan,
+                    offer=model.step,
+                )
                 if start != model.step:
                     raise PeerError(f"the model here has {model.step} steps, there {start}")
-                common = join_common(connection, _matching(config, model))
+                common = join_common(connection, _matching(config, model, log))
                 party = FeatureParty(model.part, model.table.source(common.order),
                                      optimizer=adam(model.part, config.lr))  # fmt: skip
                 remote = RemoteLabel(connection, asking=Predict)
@@ -125,13 +146,13 @@ def _receive(config: PartyConfig, model: _Model, log: Log) -> tuple[Any, Any, An
                 with ExitStack() as stack:
                     for guest in guests:
                         stack.enter_context(guest.connection)
-                    return _score(config, model, reception, guests)
+                    return _score(config, model, reception, guests, log)
             except (LostError, PeerError) as error:
                 log(f"refused or lost: {error}")
 
 
 def _score(
-    config: PartyConfig, model: _Model, reception: Reception, guests: list[Guest]
+    config: PartyConfig, model: _Model, reception: Reception, guests: list[Guest], log: Log
 ) -> tuple[Any, Any, Any]:
     for guest in guests:
         there, connection = stop_of(guest.hello), guest.connection
@@ -141,7 +162,7 @@ def _score(
         connection.send(reception.answer(connection, guest.hello, there))
     table, connections = model.table, [guest.connection for guest in guests]
     try:
-        common = find_common(connections, _matching(config, model))
+        common = find_common(connections, _matching(config, model, log))
     except InputError as error:
         raise PeerError(str(error)) from error
     remotes = [RemoteFeature(c, cut=model.plan.cut, asking=Predict) for c in connections]
@@ -164,8 +185,14 @@ def _score(
     return common.ids, probs.numpy(), truth
 
 
-def _matching(config: PartyConfig, model: _Model) -> Matching:
-    return Matching(ids=model.table.ids, private=config.matching == "private")
+def _matching(config: PartyConfig, model: _Model, log: Log) -> Matching:
+    return Matching(
+        ids=model.table.ids,
+        private=config.matching == "private",
+        peers=config.peers,
+        rounds=model.rounds,
+        log=log,
+    )
 
 
 def _connection(line: Line, role: Role, plan: Plan) -> Connection:

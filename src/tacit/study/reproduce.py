@@ -45,7 +45,7 @@ def planned(
 
     ``changed`` sets fields of every trial; trials that are then equal are one.
     """
-    values = [{**trial, **(changed or {}), "data_dir": data_dir} for trial in study.plan(full)]
+    values = [{**trial, **(changed or {}), "data_dir": data_dir} for trial in study.trials(full)]
     trials = trials_of({"trial": values}, source=study.full_name)  # mistakes come before files
     names = list(dict.fromkeys(trial.dataset for trial in trials))
     missing = [name for name in names if not _here(name, data_dir)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, final
 
@@ -13,9 +14,19 @@ from tacit.errors import UsageError
 from tacit.study.config import TrainConfig
 from tacit.study.trial import Progress, Trial
 
-__all__ = ["RunDirectory", "TensorBoardLog"]
+__all__ = ["RunDirectory", "TensorBoardLog", "check_place"]
 
 FORMAT = 1
+
+
+def check_place(path: Path, *, board: bool = False) -> None:
+    """Refuse a place that a run cannot be written to, before anything is written."""
+    if path.is_dir() and any(path.iterdir()):
+        raise UsageError(f"--out {path}: the directory is not empty: choose another name")
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--out {path}: cannot be made: a file is there, choose another name")
+    if board and find_spec("tensorboard") is None:
+        raise UsageError("--tensorboard needs its package: pip install tensorboard")
 
 
 @final
@@ -28,8 +39,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
-        if path.is_dir() and any(path.iterdir()):
-            raise UsageError(f"--out {path}: the directory is not empty: choose another name")
+        check_place(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -90,5 +100,6 @@ class TensorBoardLog:
 
 def _toml(config: TrainConfig) -> str:
     """Write the flat configuration; JSON's scalars and lists are TOML as they stand."""
-    values = config.model_dump(mode="json", exclude_none=True)
+    off = {name: 0 for name in ("bins", "rare") if getattr(config, name) is None}
+    values = config.model_dump(mode="json", exclude_none=True) | off
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())

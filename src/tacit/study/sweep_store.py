@@ -32,6 +32,8 @@ FORMAT = 1
 _KIND = "tacit sweep"
 # Where a table lies and how many threads there are: not what is asked for.
 _PLACES = {"data_dir", "threads"}
+# Settings that came later: where they are off, results lie under the key that they always had.
+_LATER = ("rare",)
 
 
 @final
@@ -70,7 +72,12 @@ def key_of(config: TrainConfig, task: str) -> str:
     >>> key_of(one, "a:b") == key_of(TrainConfig(protect="marvell( 4 )"), "a:b")
     True
     """
-    asked = {"format": FORMAT, "task": task, "config": settings_of(config)}
+    # Parties that are not named were once written as one: what was kept then is still found.
+    settings = {**settings_of(config), "parties": config.parties or 1}
+    for name in _LATER:
+        if settings[name] is None:
+            del settings[name]
+    asked = {"format": FORMAT, "task": task, "config": settings}
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

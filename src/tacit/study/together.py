@@ -6,6 +6,7 @@ import hashlib
 import io
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -25,9 +26,11 @@ from tacit.runtime.meeting import Meeting
 from tacit.runtime.party import LabelParty
 from tacit.runtime.place import Kept, Place
 from tacit.runtime.reception import GOODBYE, Accepts
+from tacit.runtime.sealed_store import secret_of
 from tacit.runtime.shared_checkpoints import SharedCheckpoints
 from tacit.runtime.shared_label import Desk, SharedLabel, Vault
 from tacit.study.party_config import PartyConfig
+from tacit.study.party_identity import identity_of
 from tacit.study.team import Alone, Ending, Releasing, Team
 
 __all__ = ["Together", "team_of"]
@@ -90,7 +93,7 @@ class Together(Team):
         matching = make()
         self._told = digest
         held = matching.common(told, digest)
-        return Matching(ids=matching.ids, private=matching.private, held=held, log=matching.log)
+        return replace(matching, held=held)
 
     def aligned(self, common: Common) -> None:
         """Tell the others, as worker 0; as another, see that it is the same."""
@@ -188,6 +191,7 @@ def team_of(config: PartyConfig, table: data.PartyTable, log: Callable[[str], No
         party=config.name,
         worker=config.worker,
         workers=config.workers,
+        secret=secret_of(identity_of(config)),
         facts=_facts(config, table),
         wait=config.wait,
         log=log,

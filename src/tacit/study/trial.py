@@ -15,14 +15,23 @@ from torch import Tensor
 
 from tacit import data, nets, objective
 from tacit.audit.tape import TapeWriter
-from tacit.errors import BudgetError, UsageError
+from tacit.errors import UsageError
 from tacit.guard import Guard
-from tacit.measure import Ledger, forecast
+from tacit.measure import Ledger
 from tacit.monitor import LeakMonitor
 from tacit.recall import MemoryMonitor
 from tacit.rng import Key
 from tacit.runtime import FeatureEnd, FeatureParty, LabelParty, Recorded, adam, predict, train
-from tacit.study.batches import days, epochs, held_out, steps_of_days
+from tacit.runtime.embedding_watch import EmbeddingWatch
+from tacit.study.batches import (
+    check_days,
+    check_epochs,
+    days,
+    epochs,
+    held_out,
+    steps_of_days,
+)
+from tacit.study.budget_plan import plan_training
 from tacit.study.columns import Reader
 from tacit.study.config import TrainConfig
 from tacit.study.embedded import Components, Embedded, signed
@@ -33,7 +42,7 @@ from tacit.study.progress import Observer, Progress
 from tacit.study.selection import Selection
 from tacit.types import Cut, Release
 
-__all__ = ["Observer", "Progress", "Trial", "run"]
+__all__ = ["Observer", "Progress", "Trial", "carry_out", "run"]
 
 Indices = npt.NDArray[np.int64]
 Watcher = Callable[[Cut, Release], None]
@@ -43,18 +52,20 @@ Watcher = Callable[[Cut, Release], None]
 class Trial:
     """A run that is set up: its data, its model split between parties, and its monitors.
 
-    With ``record``, what each feature party sees is written to a tape in that directory.
+    What cannot be trained is refused here, before anything is written.
     """
 
-    def __init__(self, config: TrainConfig, *, record: Path | None = None) -> None:
+    def __init__(self, config: TrainConfig) -> None:
         self.config = config
         self.table = data.load(
             config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
         )
+        self.planned = plan_training(config, classes=self.table.classes)
+        self.columns = data.assign(self.table, config.parties or len(self.table.parties) or 1)
         self.objective = fitting_objective(
             config.objective,
             classes=self.table.classes,
-            parties=config.parties,
+            parties=len(self.columns),
             combine=config.combine,
         )
         train_rows, self.test_rows = data.split(self.table, seed=config.seed)
@@ -63,22 +74,30 @@ class Trial:
         self.monitor = LeakMonitor(config.attacks, **watch) if config.attacks else None
         self.memory = MemoryMonitor(every=config.monitor_every) if config.attacks else None
         self.claims = Claims()
+        self.notes: list[str] = []
         self.embedded = Embedded()
         watched = self._binary and config.attacks
         self.components = Components(np.asarray(self.table.labels)) if watched else None
         self.selection: Selection | None = None
         self.embedding_leak: float | None = None
         self.features, self.label, self.layers = self._parties()
+        self._check_steps()
         self.tapes: list[TapeWriter] = []
         self.ends: list[FeatureEnd] = list(self.features)
-        if record is not None:
-            self._record(record)
 
     @property
     def _binary(self) -> bool:
         return self.table.classes == 2
 
-    def _record(self, place: Path) -> None:
+    def _check_steps(self) -> None:
+        size = self.config.batch_size
+        if self.config.stream:
+            check_days(self.table, batch_size=size)
+        else:
+            check_epochs(self.train_rows, batch_size=size, name=self.table.name)
+
+    def record(self, place: Path) -> None:
+        """Write what each feature party sees to a tape in that directory."""
         for number, party in enumerate(self.features):
             tape = TapeWriter(place / f"feature_party_{number}.tape")
             layers = party.bottom if self.config.layers else None
@@ -86,12 +105,18 @@ class Trial:
             self.ends[number] = Recorded(party, tape, layers=layers)
 
     def _parties(self) -> tuple[list[FeatureParty], LabelParty, list[LayerMonitor]]:
-        config, table = self.config, self.table
-        columns = data.assign(table, config.parties)
+        config, table, columns = self.config, self.table, self.columns
         architecture = nets.get(config.model)
-        own = data.assign(table, 1)[0] if architecture.uses_own else None
-        reader = self.reader = Reader(table, bins=config.bins, rows=self.train_rows,
-                                      augment=config.seed if config.augment else None)  # fmt: skip
+        # Where the schema says who owns the columns, none of them is the label party's.
+        shared = architecture.uses_own and not table.parties
+        own = data.assign(table, 1)[0] if shared else None
+        reader = self.reader = Reader(
+            table,
+            bins=config.bins,
+            rare=config.rare,
+            rows=self.train_rows,
+            augment=config.seed if config.augment else None,
+        )
         model = architecture.build(
             parties=[reader.inputs(part) for part in columns],
             own=None if own is None else reader.inputs(own),
@@ -123,6 +148,7 @@ class Trial:
             key=Key.from_seed(config.seed),
             first_steps=0 if config.stream else len(self.train_rows) // config.batch_size,
             embedded=self.embedded,
+            watch=EmbeddingWatch(key=Key.from_seed(config.seed), log=self.notes.append),
         )
         self._select(labels, features, label)
         return features, label, layers
@@ -152,7 +178,10 @@ class Trial:
         ledger = None
         if config.budget is not None:
             run = f"{config.dataset}, seed {config.seed}"
-            ledger = Ledger(run=run, budget=config.budget, examples=len(self.table.labels))
+            each = None if self.planned is None else self.planned.sum_kl
+            ledger = Ledger(
+                run=run, budget=config.budget, per_release=each, examples=len(self.table.labels)
+            )
         return Guard(
             config.protect,
             seed=config.seed,
@@ -177,10 +206,15 @@ class Trial:
         return epochs(
             self.train_rows,
             self.test_rows,
-            count=config.epochs,
+            count=self.epochs,
             batch_size=config.batch_size,
             seed=config.seed,
         )
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs there will be: those asked for, or what the budget has room for."""
+        return self.config.epochs if self.planned is None else self.planned.allowed
 
     @property
     def steps(self) -> int:
@@ -188,7 +222,7 @@ class Trial:
         size = self.config.batch_size
         if self.config.stream:
             return steps_of_days(self.table, batch_size=size)
-        return len(self.train_rows) // size * self.config.epochs
+        return len(self.train_rows) // size * self.epochs
 
     def score(self, rows: Indices) -> dict[str, float]:
         """Return the measures of utility on some rows."""
@@ -247,16 +281,10 @@ class _Run:
             self.losses.append(done.loss)
             if trial.components is not None:
                 trial.components.add(trial.label.last)
-            first = len(self.losses) == 1
-            self._report(number, done.loss, note=self._forecast() if first else None)
-
-    def _forecast(self) -> str | None:
-        """Return what a run with a budget will have released at its end, by its first release."""
-        config, certificate = self.trial.config, self.trial.label.guard.last_certificate
-        kl = None if certificate is None else certificate.sum_kl
-        if config.budget is None or config.labels is not None or kl is None:
-            return None
-        return str(forecast(1 if config.stream else config.epochs, kl))
+            if len(self.losses) == 1 and trial.planned is not None:
+                trial.notes.append(str(trial.planned))
+            self._report(number, done.loss, note="\n".join(trial.notes) or None)
+            trial.notes.clear()
 
     def _report(self, part: int, loss: float, **more: Any) -> None:  # noqa: ANN401
         step = len(self.losses)
@@ -268,25 +296,39 @@ def run(
 ) -> tuple[Trial, dict[str, Any]]:
     """Train, attack and measure; return the trial and its results as plain values.
 
-    An interrupt or a spent budget ends training early and keeps what was measured so far. With rows
-    held out, the models are in the end those of the epoch that was selected.
+    With ``record``, what each feature party sees is written to a tape in that directory.
     """
-    trial = Trial(config, record=record)
+    trial = Trial(config)
+    if record is not None:
+        trial.record(record)
+    return trial, carry_out(trial, observer=observer)
+
+
+def carry_out(trial: Trial, *, observer: Observer | None = None) -> dict[str, Any]:
+    """Train, attack and measure a trial; return its results as plain values.
+
+    A budget that has room for fewer epochs than asked for ends training after those; how many is
+    settled before the first step, and no label has a part in it. An interrupt keeps what was
+    measured so far, where there was a step. With rows held out, the models are in the end those of
+    the epoch selected.
+    """
     running = _Run(trial, observer or (lambda _: None))
-    stopped = None
+    planned = trial.planned
+    short = planned is not None and planned.allowed < planned.epochs
+    stopped = f"as planned before the first step: {planned}" if short else None
     start = time.perf_counter()
     try:
         running.go()
     except KeyboardInterrupt:
+        if not running.losses:
+            raise  # there is nothing to tell of a model that was not trained
         stopped = "interrupted"
-    except BudgetError as error:
-        stopped = str(error)
     if trial.selection is not None:
         trial.selection.restore()
     seconds = time.perf_counter() - start
     for tape in trial.tapes:
         tape.close()
-    return trial, results_of(
+    return results_of(
         trial,
         running.history,
         steps=len(running.losses),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from tacit.report import Plot
+from tacit.study.defaults import PLAIN
 from tacit.study.sweep_store import Record
 from tacit.study.work import TRAIN
 
@@ -93,7 +94,8 @@ class Study:
         paper: the paper's short name.
         title: one line.
         place: where in the paper.
-        plan: fields of ``TrainConfig`` for every trial; True asks for the paper's own setting.
+        plan: fields of ``TrainConfig`` for every trial, beside those of ``PLAIN``; True asks for
+            the paper's own setting.
         read: turns the records of the trials that ran to their end into the finding.
         scaled: what ``--quick`` scales down against ``--full``, one line each.
         departs: what differs from the paper at either scale.
@@ -120,6 +122,10 @@ class Study:
     def full_name(self) -> str:
         """The name with its paper."""
         return f"{self.paper}/{self.name}"
+
+    def trials(self, full: bool) -> list[Values]:
+        """Return the fields of every trial, with nothing left to the defaults of a training."""
+        return [{**PLAIN, **trial} for trial in self.plan(full)]
 
     def number(self, what: str) -> float:
         """Return a published number by its name."""
