@@ -1,8 +1,11 @@
 """One plain sentence for every way in which a connection fails, from real handshakes."""
 
+import gc
 import socket
 import ssl
+import struct
 import threading
+import time
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -194,3 +197,22 @@ def test_a_peer_that_dies_in_the_handshake_is_not_taken_for_one_that_refuses(wor
     with answering(answer) as address:
         assert explain(address, identity=who(world, "clinic"), peer="bank") is None
     assert once
+
+
+def test_a_peer_that_resets_at_once_leaves_no_socket_open(world, monkeypatch):
+    """An unclosed socket is a ResourceWarning, and so a failure of this test."""
+    connect = socket.socket.connect
+
+    def reset(plain):
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def connect_and_wait_for_the_reset(made, place):
+        connect(made, place)
+        with suppress(OSError):
+            while made.getpeername():
+                time.sleep(0.001)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_and_wait_for_the_reset, raising=False)
+    with answering(reset) as address:
+        assert isinstance(problem(world, address), LostError)
+    gc.collect()

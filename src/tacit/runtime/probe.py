@@ -13,7 +13,7 @@ import tempfile
 from contextlib import suppress
 
 from tacit.errors import LostError, PeerError, TacitError, UsageError
-from tacit.runtime._address import parse_address, resolve
+from tacit.runtime._address import resolve
 from tacit.runtime.identity import Identity, check_identity
 from tacit.runtime.party_name import SUFFIX, check_name, peer_name
 
@@ -64,8 +64,8 @@ def verified_certificate(address: str, *, identity: Identity, peer: str, timeout
 def _attempt(address: str, *, identity: Identity, peer: str, timeout: float) -> bytes:
     context = _context(identity, strict=True)
     try:
-        with _connect(address, timeout=timeout) as plain:
-            return _shake(context, plain, identity=identity, peer=peer, at=address)
+        with _connect(context, address, name=peer, timeout=timeout) as secure:
+            return _certificate(secure, identity=identity, peer=peer, at=address)
     except ssl.SSLCertVerificationError as error:
         problem = _their_certificate(error, address, identity=identity, peer=peer, timeout=timeout)
     except ssl.SSLError as error:
@@ -84,9 +84,27 @@ def _attempt(address: str, *, identity: Identity, peer: str, timeout: float) -> 
     raise problem
 
 
-def _connect(address: str, *, timeout: float) -> socket.socket:
-    resolve(address)
-    return socket.create_connection(parse_address(address), timeout=timeout)
+def _connect(context: ssl.SSLContext, address: str, *, name: str, timeout: float) -> ssl.SSLSocket:
+    """Return a connection after its handshake; the first IP address that answers is taken.
+
+    The socket is wrapped before it connects: Python never closes one that the peer resets between
+    the two.
+    """
+    problem: OSError = ConnectionRefusedError()
+    for family, place in resolve(address):
+        plain = socket.socket(family, socket.SOCK_STREAM)
+        secure = context.wrap_socket(plain, server_hostname=name + SUFFIX)
+        secure.settimeout(timeout)
+        try:
+            secure.connect(place)
+        except OSError as error:
+            secure.close()
+            if isinstance(error, ssl.SSLError):
+                raise
+            problem = error
+        else:
+            return secure
+    raise problem
 
 
 def _context(identity: Identity, *, strict: bool) -> ssl.SSLContext:
@@ -104,21 +122,18 @@ def _context(identity: Identity, *, strict: bool) -> ssl.SSLContext:
     return context
 
 
-def _shake(
-    context: ssl.SSLContext, plain: socket.socket, *, identity: Identity, peer: str, at: str
-) -> bytes:
-    with context.wrap_socket(plain, server_hostname=peer + SUFFIX) as secure:
-        if secure.selected_alpn_protocol() != PROTOCOL:
-            raise UsageError(f"{at} is not a party that listens: check the address")
-        shown = secure.getpeercert(binary_form=True) or b""
-        _check_rule(shown, peer=peer, at=at)
-        # With TLS 1.3 the handshake ends here before the peer has looked at our certificate.
-        first = b""
-        with suppress(*_CLOSED):
-            first = secure.recv(1)
-        if not first:
-            raise PeerError(_our_certificate(identity, peer, at))
-        return ssl.DER_cert_to_PEM_cert(shown).encode()
+def _certificate(secure: ssl.SSLSocket, *, identity: Identity, peer: str, at: str) -> bytes:
+    if secure.selected_alpn_protocol() != PROTOCOL:
+        raise UsageError(f"{at} is not a party that listens: check the address")
+    shown = secure.getpeercert(binary_form=True) or b""
+    _check_rule(shown, peer=peer, at=at)
+    # With TLS 1.3 the handshake ends here before the peer has looked at our certificate.
+    first = b""
+    with suppress(*_CLOSED):
+        first = secure.recv(1)
+    if not first:
+        raise PeerError(_our_certificate(identity, peer, at))
+    return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
 def _check_rule(shown: bytes, *, peer: str, at: str) -> None:
@@ -166,10 +181,7 @@ def _name_at(at: str, *, identity: Identity, timeout: float) -> str:
     """Return whom the certificate there is for; that it is from our CA is still checked."""
     with suppress(OSError, TacitError):
         context = _context(identity, strict=False)
-        with (
-            _connect(at, timeout=timeout) as plain,
-            context.wrap_socket(plain, server_hostname="any" + SUFFIX) as secure,
-        ):
+        with _connect(context, at, name="any", timeout=timeout) as secure:
             return f"party {peer_name(secure.getpeercert(binary_form=True) or b'')}"
     return "another name"
 
