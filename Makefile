@@ -8,8 +8,8 @@ READY := $(VENV)/.ready
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-# What computes with floats: tests/core and tests/stat whole, and the end-to-end tests that train.
-NUMERIC := tests/core tests/stat $(patsubst %,tests/e2e/test_%.py,gafm train real_tables \
+# What computes with floats: tests/unit and tests/stat whole, and the end-to-end tests that train.
+NUMERIC := tests/unit tests/stat $(patsubst %,tests/e2e/test_%.py,gafm train real_tables \
 	labels_and_budget party_bitwise several_parties)
 # Processors that torch and numba can be held to on any x86-64 machine.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
@@ -74,7 +74,7 @@ audits: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python benchmarks/audits.py
 
 chaos: $(READY)
-	$(TEST_ENV) PYTHONPATH=tests/core $(BIN)/python benchmarks/chaos.py
+	$(TEST_ENV) PYTHONPATH=tests/support $(BIN)/python benchmarks/chaos.py
 
 clean:
 	rm -rf $(VENV)

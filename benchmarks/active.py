@@ -23,8 +23,8 @@ from torch import Tensor
 from tacit import Guard, data, nets, objective
 from tacit.measure import auc
 from tacit.rng import Key
-from tacit.runtime import Embedding, LabelParty, adam
-from tacit.runtime.embedding_watch import EmbeddingWatch
+from tacit.training import Embedding, LabelParty, adam
+from tacit.training.embedding_watch import EmbeddingWatch
 
 BATCH, WIDTH, SEEDS = 1024, 128, (0, 1, 2)
 FULL, TARGET = "marvell(s=4, covariance=full)", "marvell(sum_kl=0.0148, covariance=full)"

@@ -13,11 +13,12 @@ from statistics import median
 import numpy as np
 import torch
 
-from tacit.audit import TapeWriter, run_audit
-from tacit.runtime import Recorded, train
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import Trial
+from tacit._config import PLAIN
+from tacit.audit import run_audit
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import Experiment
+from tacit.tape import TapeWriter
+from tacit.training import RecordedFeatureParty, train
 
 ROWS, WIDTH, BATCH = 1_000_000, 128, 1024
 SUITE = ["norm", "principal", "energy", "memory", "kmeans(by=direction)"]
@@ -41,9 +42,9 @@ def rows() -> list[tuple[str, str, str]]:
 
 def _writing(folder: Path) -> float:
     """Return the share of a step that goes into its record."""
-    trial = Trial(TrainConfig.of({**PLAIN, "dataset": "ads", "rows": 60_000, "attacks": ()}))
+    trial = Experiment(TrainConfig.of({**PLAIN, "dataset": "ads", "rows": 60_000, "attacks": ()}))
     tape = _Timed(folder / "small.tape")
-    end = Recorded(trial.features[0], tape.writer)
+    end = RecordedFeatureParty(trial.features[0], tape.writer)
     batches = [torch.from_numpy(rows) for rows in next(iter(trial.parts()))[0]]
     times, start = [], time.perf_counter()
     for _ in train(batches, features=[end], label=trial.label):

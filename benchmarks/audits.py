@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tacit.measure import bayes_combined_auc, recommend
+from tacit.accounting import recommend
+from tacit.measure import bayes_combined_auc
 
 OUT = Path("out/audits")
 PAGE = Path("docs/audits.md")
@@ -91,10 +92,10 @@ def work(job: tuple[str, dict[str, Any]]) -> str:
     import torch  # noqa: PLC0415 - in the worker, with one thread
 
     torch.set_num_threads(1)
+    from tacit._config import PLAIN  # noqa: PLC0415 - as above
     from tacit.audit import run_audit  # noqa: PLC0415 - loads torch
-    from tacit.study.config import TrainConfig  # noqa: PLC0415 - loads torch
-    from tacit.study.defaults import PLAIN  # noqa: PLC0415 - as above
-    from tacit.study.trial import run  # noqa: PLC0415 - loads torch
+    from tacit.experiment.config import TrainConfig  # noqa: PLC0415 - loads torch
+    from tacit.experiment.run import run  # noqa: PLC0415 - loads torch
 
     name, settings = job
     place = OUT / f"{name.replace('/', '_')}.json"
@@ -108,8 +109,10 @@ def work(job: tuple[str, dict[str, Any]]) -> str:
             certificate = {**certificate, "sum_kl": results["sum_kl_per_release"]}
         tape = Path(folder) / "feature_party_0.tape"
         found = run_audit(tape, labels, ATTACKS, certificate=certificate)
-    kept = {name: found.record[name] for name in
-            ("table", "epochs", "reference", "baseline", "trained", "verdict")}  # fmt: skip
+    kept = {
+        name: found.record[name]
+        for name in ("table", "epochs", "reference", "baseline", "trained", "verdict")
+    }
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps({**kept, "test": results["test"], "settings": settings}))
     return name
@@ -163,8 +166,14 @@ def _row(table: str, way: str) -> list[str]:
     )
     tests = [run["test"]["auc"] for run in runs]
     name = advised(TABLES[table]) if way == ADVISED else way
-    return [f"`{name}`" + " (advised)" * (way == ADVISED), *cells, base, after, _claim(table, way),
-            f"{np.mean(tests):.3f} ({min(tests):.3f})"]  # fmt: skip
+    return [
+        f"`{name}`" + " (advised)" * (way == ADVISED),
+        *cells,
+        base,
+        after,
+        _claim(table, way),
+        f"{np.mean(tests):.3f} ({min(tests):.3f})",
+    ]
 
 
 def _claim(table: str, way: str) -> str:

@@ -58,8 +58,15 @@ class Case:
             "monitor_every": 16,
         }
         kind = Quartet if self.several else Pair
-        return kind(folder, rows=1600, epochs=self.epochs, batch_size=16, save_every=25, bank=bank,
-                    address=self.address)  # fmt: skip
+        return kind(
+            folder,
+            rows=1600,
+            epochs=self.epochs,
+            batch_size=16,
+            save_every=25,
+            bank=bank,
+            address=self.address,
+        )
 
 
 def killed(case: Case, pair: Any) -> None:  # noqa: ANN401
@@ -137,8 +144,22 @@ def slowed(case: Case, pair: Any) -> None:  # noqa: ANN401
     ):
         if spaces:
             for party in PARTIES:
-                spaces.inside(party, "tc", "qdisc", "add", "dev", party, "root", "tbf", "rate",
-                              "512kbit", "burst", "16kb", "latency", "200ms")  # fmt: skip
+                spaces.inside(
+                    party,
+                    "tc",
+                    "qdisc",
+                    "add",
+                    "dev",
+                    party,
+                    "root",
+                    "tbf",
+                    "rate",
+                    "512kbit",
+                    "burst",
+                    "16kb",
+                    "latency",
+                    "200ms",
+                )
             case.happened["line of 512 kbit/s"] += 1
         while not spaces and training.running["platform"].ended() is None:
             for number in (signal.SIGSTOP, signal.SIGCONT):
@@ -169,8 +190,16 @@ def round_of(number: int) -> Case:
     if number % 5 == 3:
         labels = "rr(epsilon=1.0)"
     several = number % 5 == 4
-    return Case("killed, three feature parties" if several else "killed", protect[number % 5],
-                killed, labels=labels, epochs=16, kills=50, several=several, seed=seed)  # fmt: skip
+    return Case(
+        "killed, three feature parties" if several else "killed",
+        protect[number % 5],
+        killed,
+        labels=labels,
+        epochs=16,
+        kills=50,
+        several=several,
+        seed=seed,
+    )
 
 
 def many(kills: int, record: Path) -> int:
@@ -181,15 +210,19 @@ def many(kills: int, record: Path) -> int:
         rounds.append(_round(round_of(len(rounds))))
         with record.open("a") as file:
             file.write(json.dumps(rounds[-1]) + "\n")
-    print("| parties | protection | rounds | SIGKILLs | steps | hours | differences |\n"
-          "|---|---|---|---|---|---|---|")  # fmt: skip
+    print(
+        "| parties | protection | rounds | SIGKILLs | steps | hours | differences |\n"
+        "|---|---|---|---|---|---|---|"
+    )
     for kind in dict.fromkeys((each["name"], each["protection"]) for each in rounds):
         own = [each for each in rounds if (each["name"], each["protection"]) == kind]
         total = {key: sum(each[key] for each in own) for key in ("kills", "steps", "seconds")}
         differing = [each["difference"] for each in own if each["difference"]]
         parties = "four" if "three" in kind[0] else "two"
-        print(f"| {parties} | `{kind[1]}` | {len(own)} | {total['kills']} | {total['steps']} "
-              f"| {total['seconds'] / 3600:.2f} | {differing or 'none'} |")  # fmt: skip
+        print(
+            f"| {parties} | `{kind[1]}` | {len(own)} | {total['kills']} | {total['steps']} "
+            f"| {total['seconds'] / 3600:.2f} | {differing or 'none'} |"
+        )
     return sum(bool(each["difference"]) for each in rounds)
 
 
@@ -221,13 +254,22 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.kills:
         return 1 if many(asked.kills, asked.into) else 0
-    print("| disturbed | protection | what happened | steps | seconds | seconds undisturbed | "
-          "difference |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    print(
+        "| disturbed | protection | what happened | steps | seconds | seconds undisturbed | "
+        "difference |\n|---|---|---|---|---|---|---|"
+    )
     wrong = 0
     for case in cases():
         row = _round(case)
-        cells = (row["name"], f"`{row['protection']}`", row["happened"], row["steps"],
-                 row["seconds"], row["undisturbed"], row["difference"] or "none")  # fmt: skip
+        cells = (
+            row["name"],
+            f"`{row['protection']}`",
+            row["happened"],
+            row["steps"],
+            row["seconds"],
+            row["undisturbed"],
+            row["difference"] or "none",
+        )
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
         wrong += bool(row["difference"])
     return 1 if wrong else 0

@@ -16,8 +16,10 @@ import start
 
 
 def main() -> None:
-    print(f"Python {platform.python_version()}, torch {torch.__version__}, "
-          f"{torch.get_num_threads()} threads, {platform.machine()}")  # fmt: skip
+    print(
+        f"Python {platform.python_version()}, torch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads, {platform.machine()}"
+    )
     parts = (solver, release, start, leak, pipeline, session, audit)
     table = [("what", "measured", "target"), *(row for part in parts for row in part.rows())]
     wide = max(len(row[0]) for row in table)

@@ -33,8 +33,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, StandardScaler, TargetEncoder
 
 from tacit import data
-from tacit.study.config import TrainConfig
-from tacit.study.trial import run
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import run
 
 OUT = Path("out/defaults")
 SEEDS = (0, 1, 2)
@@ -133,8 +133,12 @@ def work(name: str, seed: int) -> None:
     for model, place in todo.items():
         start = time.process_time()
         auc = MODELS[model](name, seed, (table, train, test))
-        kept = {"auc": auc, "train": len(train), "test": len(test),
-                "seconds": time.process_time() - start}  # fmt: skip
+        kept = {
+            "auc": auc,
+            "train": len(train),
+            "test": len(test),
+            "seconds": time.process_time() - start,
+        }
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(kept))
         print(name, seed, model, kept, file=sys.stderr, flush=True)
@@ -168,8 +172,16 @@ def main() -> None:
     for seed in SEEDS:
         for name in NAMES:
             work(name, seed)
-    header = ["data set", "rows to train + test", "logistic regression", "boosting",
-              "`tacit train`", "to the better", f"with `{PROTECTED}`", "CPU s"]  # fmt: skip
+    header = [
+        "data set",
+        "rows to train + test",
+        "logistic regression",
+        "boosting",
+        "`tacit train`",
+        "to the better",
+        f"with `{PROTECTED}`",
+        "CPU s",
+    ]
     for cells in (header, ["---"] * len(header), *rows()):
         print(f"| {' | '.join(cells)} |")
 

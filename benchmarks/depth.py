@@ -28,21 +28,21 @@ from runtime import PLAN, _matching, _trial
 from session import DATASET, _endless
 from tacit.data import assign
 from tacit.errors import LostError
-from tacit.runtime import FeatureParty, LabelParty, adam, train
-from tacit.runtime.connection import Connection, Timings
-from tacit.runtime.dialogue import Checkpoint
-from tacit.runtime.feature_run import greet
-from tacit.runtime.frames import Limits
-from tacit.runtime.grpc_line import dial
-from tacit.runtime.grpc_listener import Listener
-from tacit.runtime.identity import load_identity, make_ca, make_party
-from tacit.runtime.journal import Journal
-from tacit.runtime.journalled import Journalled
-from tacit.runtime.matching import find_common, join_common
-from tacit.runtime.protocol import Role
-from tacit.runtime.reception import answer_hello, hear_hello
-from tacit.runtime.remote import RemoteFeature, RemoteLabel
-from tacit.study.columns import Reader
+from tacit.party.acceptor import answer_hello, hear_hello
+from tacit.party.feature_session import greet
+from tacit.party.journal import Journal
+from tacit.party.journaled_label import JournaledLabelParty
+from tacit.party.proxies import RemoteFeature, RemoteLabel
+from tacit.training import FeatureParty, LabelParty, adam, train
+from tacit.training.features import TableReader
+from tacit.wire.protocol._header import Limits
+from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.messages import CheckpointMessage
+from tacit.wire.protocol.state_machine import Role
+from tacit.wire.psi.align import find_common, join_common
+from tacit.wire.transport.grpc_client import dial
+from tacit.wire.transport.grpc_server import Listener
+from tacit.wire.transport.tls import load_identity, make_ca, make_party
 
 STEPS, REPEATS = 32, 9
 PASSIVE: Final = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
@@ -99,9 +99,14 @@ def _start(
     waits = {None: {}, False: PASSIVE, True: SPINNING}[spins]
     env = {**os.environ, **waits, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     worker = stack.enter_context(
-        subprocess.Popen([sys.executable, __file__, *words], env=env, text=True,  # noqa: S603
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    )  # fmt: skip
+        subprocess.Popen(  # noqa: S603
+            [sys.executable, __file__, *words],
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+    )
     stack.callback(worker.kill)
     return worker
 
@@ -110,8 +115,12 @@ def _pair(
     stack: ExitStack, pair: Pair, place: Path, protect: str, number: int
 ) -> subprocess.Popen[str]:
     words = [str(place / "keys"), protect, str(pair.depth)]
-    label = _start(stack, ["label", *words, str(place / f"journal-{number}")],
-                   threads=pair.threads, spins=pair.spins)  # fmt: skip
+    label = _start(
+        stack,
+        ["label", *words, str(place / f"journal-{number}")],
+        threads=pair.threads,
+        spins=pair.spins,
+    )
     assert label.stdout is not None
     address = label.stdout.readline().strip()
     _start(stack, ["feature", *words, address], threads=pair.threads, spins=pair.spins)
@@ -140,8 +149,13 @@ def _single(protect: str) -> None:
 
 def _label(keys: str, protect: str, depth: str, journal: str) -> None:
     trial, plan = _trial(protect), replace(PLAN, depth=int(depth))
-    listener = Listener("127.0.0.1:0", identity=load_identity(Path(keys), name="bank"),
-                        peers=("platform",), limits=Limits(), log=lambda _: None)  # fmt: skip
+    listener = Listener(
+        "127.0.0.1:0",
+        identity=load_identity(Path(keys), name="bank"),
+        peers=("platform",),
+        limits=Limits(),
+        log=lambda _: None,
+    )
     (everything,) = assign(trial.table, 1)
     party = LabelParty(
         trial.label.top,
@@ -149,9 +163,9 @@ def _label(keys: str, protect: str, depth: str, journal: str) -> None:
         guard=trial.label.guard,
         objective=trial.objective,
         optimizer=adam(trial.label.top, 1e-4),
-        source=Reader(trial.table, rows=trial.train_rows).source(everything),
+        source=TableReader(trial.table, rows=trial.train_rows).source(everything),
     )
-    label = Journalled(party, Journal.open(journal, run="benchmark", secret=bytes(32)))
+    label = JournaledLabelParty(party, Journal.open(journal, run="benchmark", secret=bytes(32)))
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     with closing(listener):
         print(listener.address, flush=True)
@@ -165,10 +179,10 @@ def _label(keys: str, protect: str, depth: str, journal: str) -> None:
         for _ in sys.stdin:
             start = perf_counter()
             if first:
-                connection.send(Checkpoint(step=first - 1))
+                connection.send(CheckpointMessage(step=first - 1))
             list(train(islice(batches, STEPS), features=[feature], label=label, first=first))
             first += STEPS
-            connection.receive(Checkpoint)
+            connection.receive(CheckpointMessage)
             print(perf_counter() - start, flush=True)
 
 
@@ -178,24 +192,36 @@ def _feature(keys: str, protect: str, depth: str, address: str) -> None:
     bottom = trial.features[0].bottom
     party = FeatureParty(
         bottom,
-        Reader(trial.table, rows=trial.train_rows).source(columns),
+        TableReader(trial.table, rows=trial.train_rows).source(columns),
         optimizer=adam(bottom, 1e-4),
         depth=plan.depth,
     )
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
-    line = dial(address, identity=load_identity(Path(keys), name="platform"), peer="bank",
-                limits=Limits(), timeout=60)  # fmt: skip
+    line = dial(
+        address,
+        identity=load_identity(Path(keys), name="platform"),
+        peer="bank",
+        limits=Limits(),
+        timeout=60,
+    )
     with Connection(line, Role.FEATURE, timings=Timings(), depth=plan.depth) as connection:
         greet(connection, name="platform", plan=plan, offer=0)
         join_common(connection, _matching(trial))
         remote, first = RemoteLabel(connection), 0
         try:
             while True:
-                list(train(islice(batches, STEPS), features=[party], label=remote, first=first,
-                           depth=plan.depth))  # fmt: skip
+                list(
+                    train(
+                        islice(batches, STEPS),
+                        features=[party],
+                        label=remote,
+                        first=first,
+                        depth=plan.depth,
+                    )
+                )
                 first += STEPS
-                connection.send(Checkpoint(step=first - 1))
-                connection.receive(Checkpoint)
+                connection.send(CheckpointMessage(step=first - 1))
+                connection.receive(CheckpointMessage)
         except LostError:
             pass
 

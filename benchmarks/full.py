@@ -10,11 +10,11 @@ from torch import nn
 
 from session import DATASET, ROWS, _endless
 from tacit import Cut, Guard
-from tacit.runtime import train
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import Trial
+from tacit._config import PLAIN
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import Experiment
 from tacit.testing import low_rank_cut
+from tacit.training import train
 from timing import paired_medians
 
 FULL, PUBLISHED = "marvell(s=4, covariance=full)", "marvell(s=4)"
@@ -35,8 +35,9 @@ def rows() -> list[tuple[str, str, str]]:
         )
         name = f"release of {FULL} / of {PUBLISHED}, {shape[0]} x {shape[1]}"
         table.append((name, f"{ours / theirs:.2f}", target))
-    ours, step = paired_medians(partial(Guard(FULL).release, _filled(128, 1600)), _conv_step(),
-                                repeats=8)  # fmt: skip
+    ours, step = paired_medians(
+        partial(Guard(FULL).release, _filled(128, 1600)), _conv_step(), repeats=8
+    )
     name = f"release of {FULL}, 128 x 1600 / update step of 6 convolutions of 64 channels, 84 x 84"
     table.append((name, f"{ours / step:.3f}", "<= 0.15"))
     return table
@@ -65,7 +66,7 @@ def _conv_step() -> Callable[[], object]:
 
 def _session(protect: str) -> Callable[[], object]:
     """Return a function that trains a few steps more every time, without a monitor."""
-    trial = Trial(
+    trial = Experiment(
         TrainConfig.of(
             {**PLAIN, "dataset": DATASET, "rows": ROWS, "protect": protect, "attacks": ()}
         )

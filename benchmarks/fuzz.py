@@ -36,24 +36,25 @@ from fuzz_target import (
     values,
 )
 from tacit.errors import LostError, PeerError, SilenceError
-from tacit.runtime.connection import Connection
-from tacit.runtime.dialogue import (
+from tacit.training.cut import RECORD_BYTES, Embedding, Gradient
+from tacit.wire.protocol._header import HEADER_BYTES, VERSION
+from tacit.wire.protocol.codec import encode
+from tacit.wire.protocol.connection import Connection
+from tacit.wire.protocol.messages import (
     Align,
     Bye,
-    Checkpoint,
+    CheckpointMessage,
+    EmbeddingMessage,
     Evaluate,
+    GradientMessage,
     Heartbeat,
     Hello,
     Message,
     Predict,
     Records,
     Refuse,
-    Release,
-    Train,
 )
-from tacit.runtime.frames import HEADER_BYTES, VERSION, encode
-from tacit.runtime.messages import RECORD_BYTES, Embedding, Gradient
-from tacit.runtime.protocol import Role
+from tacit.wire.protocol.state_machine import Role
 
 KNOWN = 7  # steps that are on record before anything is mutated
 REACH = 5  # the last step that a conversation with mutated frames asks for
@@ -115,18 +116,30 @@ def _talk() -> list[Message]:
     said: list[Message] = [
         Hello(versions=(VERSION,), party="platform", plan_digest=PLAN.digest()),
         Hello(versions=(VERSION,), party="bank", plan_digest=PLAN.digest()),
-        Align(count=3, ids=("a", "b", "c")), Align(count=2, ids=("a", "c")),
-        Align(count=2, ids=torch.tensor([5, -7])), Align(count=1), Align(count=2), Align(count=2),
-        RECORDS, Records(count=KNOWN),
-    ]  # fmt: skip
+        Align(count=3, ids=("a", "b", "c")),
+        Align(count=2, ids=("a", "c")),
+        Align(count=2, ids=torch.tensor([5, -7])),
+        Align(count=1),
+        Align(count=2),
+        Align(count=2),
+        RECORDS,
+        Records(count=KNOWN),
+    ]
     for step in range(3):
-        said += [Train(Embedding(step=step, values=values(BATCH, WIDTH))),
-                 Release(Gradient(step=step, values=values(BATCH, WIDTH),
-                                  record=bytes(RECORD_BYTES)))]  # fmt: skip
-    said += [Evaluate(part=0, values=values(3, WIDTH)),
-             Evaluate(part=0, note="test auc 0.70", record=bytes(RECORD_BYTES)),
-             Predict(part=1, values=values(3, WIDTH)), Predict(part=1),
-             Checkpoint(step=2), Checkpoint(step=2)]  # fmt: skip
+        said += [
+            EmbeddingMessage(Embedding(step=step, values=values(BATCH, WIDTH))),
+            GradientMessage(
+                Gradient(step=step, values=values(BATCH, WIDTH), record=bytes(RECORD_BYTES))
+            ),
+        ]
+    said += [
+        Evaluate(part=0, values=values(3, WIDTH)),
+        Evaluate(part=0, note="test auc 0.70", record=bytes(RECORD_BYTES)),
+        Predict(part=1, values=values(3, WIDTH)),
+        Predict(part=1),
+        CheckpointMessage(step=2),
+        CheckpointMessage(step=2),
+    ]
     return said
 
 
@@ -240,9 +253,11 @@ def main() -> None:
     )
     for kind, count in counts.most_common():
         print(f"{count:8,}  {kind}")
-    print(f"{frames:,} mutated frames at connections, {in_runs:,} in {asked.conversations:,} "
-          f"conversations with a label party; nothing but refusals and lost connections; seed "
-          f"{asked.seed}, {perf_counter() - begun:.0f} s")  # fmt: skip
+    print(
+        f"{frames:,} mutated frames at connections, {in_runs:,} in {asked.conversations:,} "
+        f"conversations with a label party; nothing but refusals and lost connections; seed "
+        f"{asked.seed}, {perf_counter() - begun:.0f} s"
+    )
 
 
 if __name__ == "__main__":

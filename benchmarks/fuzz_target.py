@@ -13,44 +13,61 @@ from torch import Tensor, nn
 
 from tacit import Guard, objective
 from tacit.errors import LostError
-from tacit.runtime.checkpoint import Checkpoints
-from tacit.runtime.connection import Timings
-from tacit.runtime.dialogue import (
+from tacit.party.acceptor import Acceptor
+from tacit.party.backoff import Backoff
+from tacit.party.checkpoint import CheckpointStore
+from tacit.party.journal import Journal
+from tacit.party.journaled_label import JournaledLabelEnd, JournaledLabelParty, Measured
+from tacit.party.label_session import LabelSession
+from tacit.party.run_state import BuiltParty, RunState, States
+from tacit.party.schedule import Schedule
+from tacit.training.cut import RECORD_BYTES, Embedding
+from tacit.training.party import LabelParty, adam
+from tacit.wire.protocol._header import VERSION
+from tacit.wire.protocol.codec import decode, encode
+from tacit.wire.protocol.connection import Timings
+from tacit.wire.protocol.messages import (
     Align,
     Bye,
-    Checkpoint,
+    CheckpointMessage,
+    EmbeddingMessage,
     Evaluate,
     Hello,
     Message,
     Records,
-    Train,
 )
-from tacit.runtime.frames import VERSION, decode, encode
-from tacit.runtime.journal import Journal
-from tacit.runtime.journalled import Journalled, KeptLabel, Measured
-from tacit.runtime.label_run import LabelRun
-from tacit.runtime.line import Line
-from tacit.runtime.matching import Matching
-from tacit.runtime.messages import RECORD_BYTES, Embedding
-from tacit.runtime.party import LabelParty, adam
-from tacit.runtime.place import Place, States, Works
-from tacit.runtime.plan import Plan
-from tacit.runtime.reception import Reception
-from tacit.runtime.schedule import Schedule
-from tacit.runtime.waiting import Waiting
+from tacit.wire.protocol.plan import TrainingPlan
+from tacit.wire.psi.align import Matching
+from tacit.wire.transport.base import Transport
 
-__all__ = ["BATCH", "PLAN", "STEPS", "TIMINGS", "WIDTH", "Script", "Scripted", "Target",
-           "compared", "course", "greeting", "honest", "start_of", "values"]  # fmt: skip
+__all__ = [
+    "BATCH",
+    "PLAN",
+    "STEPS",
+    "TIMINGS",
+    "WIDTH",
+    "Script",
+    "Scripted",
+    "Target",
+    "compared",
+    "course",
+    "greeting",
+    "honest",
+    "start_of",
+    "values",
+]
 
 ROWS, BATCH, WIDTH = 40, 8, 4
-PLAN = Plan(epochs=3, batch_size=BATCH, order_seed=1, cut=(WIDTH,), test_percent=20, save_every=3)
+PLAN = TrainingPlan(
+    epochs=3, batch_size=BATCH, order_seed=1, cut=(WIDTH,), test_percent=20, save_every=3
+)
 STEPS = Schedule.of(PLAN, ROWS).steps
 TIMINGS = Timings(beat=1e6, silence=5, patience=20, greeting=5)
 Script = Callable[[list[bytes]], Iterator[bytes]]
 
 
 @final
-class Scripted(Line):
+class Scripted(Transport):
     """A line whose peer follows a script, which sees what was sent to it."""
 
     def __init__(self, script: Script) -> None:
@@ -93,11 +110,11 @@ class Target:
 
     def __post_init__(self) -> None:
         self.journal = Journal.open(self.folder / "journal", run="fuzz", secret=bytes(range(32)))
-        self.place: Place[KeptLabel] = Place(
-            Checkpoints(self.folder / "checkpoints", run="fuzz"), PLAN, self._build
+        self.place: RunState[JournaledLabelEnd] = RunState(
+            CheckpointStore(self.folder / "checkpoints", run="fuzz"), PLAN, self._build
         )
 
-    def _build(self, states: States | None) -> Works[KeptLabel]:
+    def _build(self, states: States | None) -> BuiltParty[JournaledLabelEnd]:
         rng = torch.Generator().manual_seed(3)
         top = nn.Linear(WIDTH, 1)
         with torch.no_grad():
@@ -108,10 +125,15 @@ class Target:
         if states is not None:
             guard.load_state(*states["guard"])
         labels = torch.arange(ROWS) % 3 == 0
-        party = LabelParty(nn.Sequential(top, nn.Flatten(0)), labels.long(), guard=guard,
-                           objective=objective.get("bce"), optimizer=optimizer)  # fmt: skip
-        return Works(
-            party=Journalled(party, self.journal, scope=b"all rows"),
+        party = LabelParty(
+            nn.Sequential(top, nn.Flatten(0)),
+            labels.long(),
+            guard=guard,
+            objective=objective.get("bce"),
+            optimizer=optimizer,
+        )
+        return BuiltParty(
+            party=JournaledLabelParty(party, self.journal, scope=b"all rows"),
             models={"top": top},
             optimizers={"top": optimizer},
             states=lambda: {"guard": guard.to_state()},
@@ -119,16 +141,16 @@ class Target:
 
     def serve(self, scripts: Iterator[Script]) -> str:
         """Serve until the run is finished or there are no more scripts."""
-        reception = Reception(
+        reception = Acceptor(
             name="bank",
             plan=PLAN,
             peers=("platform",),
             listener=_Scripts(scripts),
             timings=TIMINGS,
-            waiting=Waiting("platform", limit=60, log=self.log.append),
+            waiting=Backoff("platform", limit=60, log=self.log.append),
             log=self.log.append,
         )
-        run = LabelRun(
+        run = LabelSession(
             reception=reception,
             plan=PLAN,
             matching=lambda: Matching(ids=np.arange(ROWS), private=False),
@@ -155,7 +177,7 @@ class _Scripts:
     def __init__(self, scripts: Iterator[Script]) -> None:
         self._scripts = scripts
 
-    def accept(self, *, timeout: float) -> Line:  # noqa: ARG002 - there is one or there is none
+    def accept(self, *, timeout: float) -> Transport:  # noqa: ARG002 - there is one or there is none
         """Return a line that follows the next script."""
         script = next(self._scripts, None)
         if script is None:
@@ -169,8 +191,12 @@ def _embedding(step: int) -> Tensor:
 
 def greeting(offer: int) -> list[bytes]:
     """Return what a feature party says by the rules before the first step."""
-    hello = Hello(versions=(VERSION,), party="platform", plan_digest=PLAN.digest(),
-                  resume_point=offer - 1 if offer else None)  # fmt: skip
+    hello = Hello(
+        versions=(VERSION,),
+        party="platform",
+        plan_digest=PLAN.digest(),
+        resume_point=offer - 1 if offer else None,
+    )
     ids: list[Message] = [Align(count=20, ids=torch.arange(k, k + 20)) for k in (0, 20)]
     return [encode(m) for m in [hello, *ids, Align(count=ROWS)]]
 
@@ -192,13 +218,13 @@ def course(start: int, stop: int) -> list[bytes]:
     schedule = Schedule.of(PLAN, ROWS)
     for part in schedule.parts(first=start):
         for step in range(part.first, min(part.stop, stop)):
-            said.append(Train(Embedding(step=step, values=_embedding(step))))
+            said.append(EmbeddingMessage(Embedding(step=step, values=_embedding(step))))
         if part.stop > stop:
             break
         if part.ends_epoch:
             said.append(Evaluate(part=0, values=values(len(schedule.test), WIDTH)))
-        said.append(Checkpoint(step=part.stop - 1))
-    end: list[Message] = [] if stop < STEPS else [Checkpoint(step=STEPS - 1), Bye()]
+        said.append(CheckpointMessage(step=part.stop - 1))
+    end: list[Message] = [] if stop < STEPS else [CheckpointMessage(step=STEPS - 1), Bye()]
     return [encode(m) for m in (*said, *end)]
 
 

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from gafm_tables import write_pictures, write_tables
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.delta import choose_delta
-from tacit.study.trial import run
+from tacit._config import PLAIN
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.gafm_delta import choose_delta
+from tacit.experiment.run import run
 
 ATTACKS = ("norm", "mean(hard=true)", "median(hard=true)", "mean")
 PAPER = {"model": "gafm_net", "epochs": 300, "batch_size": 1028, "lr": 1e-4, "attacks": ATTACKS}
@@ -102,8 +102,14 @@ def go(runs: Iterator[tuple[str, Run]], out: Path) -> None:
         with out.open("a") as file:
             file.write(json.dumps({"group": group, "values": values, **found}) + "\n")
         test = found["test"]
-        print(group, values, f"test AUC {test['auc']:.3f}", f"{found['cpu_seconds']:.0f} s",
-              file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            group,
+            values,
+            f"test AUC {test['auc']:.3f}",
+            f"{found['cpu_seconds']:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def choice(out: Path) -> None:

@@ -22,8 +22,19 @@ TABLE_1 = {
     "credit": (0.65, 0.61, 0.63, 0.63, 0.31),
     "imdb": (0.90, 0.55, 0.67, 0.67, 0.36),
 }
-HEADER = ("runs", "seeds", "test AUC", "flipped", "norm", "mean", "median", "TVD", "own output",
-          "memory", "CPU s")  # fmt: skip
+HEADER = (
+    "runs",
+    "seeds",
+    "test AUC",
+    "flipped",
+    "norm",
+    "mean",
+    "median",
+    "TVD",
+    "own output",
+    "memory",
+    "CPU s",
+)
 TITLE = "## GAFM"
 INTRO = """
 `--model gafm_net --epochs 300 --batch-size 1028 --lr 1e-4
@@ -136,15 +147,18 @@ def _choice(lines: Sequence[Line]) -> str:
     made = [line["choice"] for line in lines if line["group"] == "choice"]
     if not made:
         return ""
-    rows = [f"| {row['delta']:g} | {row['ratio']:.3f} | {row['train_auc']:.3f} |"
-            for row in made[-1]["rows"]]  # fmt: skip
+    rows = [
+        f"| {row['delta']:g} | {row['ratio']:.3f} | {row['train_auc']:.3f} |"
+        for row in made[-1]["rows"]
+    ]
     share, repeats = made[-1]["share"], made[-1]["repeats"]
     return (
         f"\n`gafm(delta=auto)` on Spambase, {share:.0%} of the rows, {repeats} repetitions each "
         f"(appendix C.2), chose {made[-1]['delta']:g}; the paper 0.05:\n\n"
         "| delta | leak AUC / training AUC | training AUC |\n|---|---|---|\n"
-        + "\n".join(rows) + "\n"
-    )  # fmt: skip
+        + "\n".join(rows)
+        + "\n"
+    )
 
 
 def write_pictures(path: Path, lines: Sequence[Line]) -> None:
@@ -157,16 +171,24 @@ def write_pictures(path: Path, lines: Sequence[Line]) -> None:
         if drawn is None or line["group"] not in ("table", "baseline"):
             continue
         blocks.append(Heading(f"Prediction against gradient: {str(name).replace('`', '')}"))
-        blocks.append(SideBySide([
-            Figure(component_plot(part, drawn["prediction"], values, drawn["label"]))
-            for part, values in drawn["gradients"].items()
-        ]))  # fmt: skip
+        blocks.append(
+            SideBySide(
+                [
+                    Figure(component_plot(part, drawn["prediction"], values, drawn["label"]))
+                    for part, values in drawn["gradients"].items()
+                ]
+            )
+        )
         words = ", ".join(f"{part} {value:.2f}" for part, value in drawn["tvd"].items())
         blocks.append(Paragraph(f"Total variation between the classes: {words}."))
     blocks += [Heading("Leakage over repetitions, Spambase"), SideBySide(list(_repeated(runs)))]
     blocks += _ratios(lines, runs)
-    write_page(path, title="GAFM, measured", subtitle="Figures 2, B.1 to B.3 and C.1 of its paper.",
-               blocks=blocks)  # fmt: skip
+    write_page(
+        path,
+        title="GAFM, measured",
+        subtitle="Figures 2, B.1 to B.3 and C.1 of its paper.",
+        blocks=blocks,
+    )
 
 
 def _repeated(runs: Sequence[Line]) -> Iterable[Figure]:
@@ -195,15 +217,19 @@ def _ratios(lines: Sequence[Line], runs: Sequence[Line]) -> list[Any]:
             for attack in (NORM, MEAN, MEDIAN):
                 ratio = line["leak"][attack]["all"] / line.get("train_auc", _sign_free(line))
                 whole.setdefault(attack, {}).setdefault(delta, []).append(ratio)
-    means = {name: {delta: float(np.mean(found)) for delta, found in values.items()}
-             for name, values in whole.items()}  # fmt: skip
+    means = {
+        name: {delta: float(np.mean(found)) for delta, found in values.items()}
+        for name, values in whole.items()
+    }
     if means:
         blocks.append(Figure(ratio_plot(means, title="All rows of Spambase")))
     for line in lines:
         if line["group"] == "choice":
             rows = line["choice"]["rows"]
-            ratios = {attack: {row["delta"]: row["ratios"][attack] for row in rows}
-                      for attack in (NORM, MEAN, MEDIAN)}  # fmt: skip
+            ratios = {
+                attack: {row["delta"]: row["ratios"][attack] for row in rows}
+                for attack in (NORM, MEAN, MEDIAN)
+            }
             chosen = line["choice"]["delta"]
             blocks.append(Figure(ratio_plot(ratios, title="A tenth of the rows", chosen=chosen)))
     return [Heading("Leakage for its worth over delta"), *blocks] if blocks else []

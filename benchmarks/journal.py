@@ -12,13 +12,13 @@ import torch
 
 from tacit.nets import Inputs
 from tacit.nets.base import MODELS
-from tacit.runtime import adam
-from tacit.runtime.checkpoint import Checkpoints
-from tacit.runtime.dialogue import Train
-from tacit.runtime.frames import decode, encode
-from tacit.runtime.journal import Journal, Sync, digest
-from tacit.runtime.messages import Embedding
-from tacit.runtime.record_copy import RecordCopy
+from tacit.party.checkpoint import CheckpointStore
+from tacit.party.journal import Journal, Sync, digest
+from tacit.party.record_exchange import RecordCopy
+from tacit.training import adam
+from tacit.training.cut import Embedding
+from tacit.wire.protocol.codec import decode, encode
+from tacit.wire.protocol.messages import EmbeddingMessage
 
 COLUMNS = Inputs(numeric=13, cardinalities=(10_000,) * 26)
 BATCH, WIDTH = 1024, 128
@@ -28,7 +28,7 @@ OLD = 1_000_000
 def rows(folder: Path) -> list[tuple[str, float]]:
     """Return what was timed and its median in seconds."""
     sent = torch.randn(BATCH, WIDTH)
-    message = Train(Embedding(step=0, values=sent))
+    message = EmbeddingMessage(Embedding(step=0, values=sent))
     return [
         (
             f"frame of {BATCH} x {WIDTH} float32, there and back",
@@ -97,7 +97,7 @@ def _checkpoint(path: Path) -> list[tuple[str, float]]:
     for weight in bottom.parameters():
         weight.grad = torch.zeros_like(weight)
     optimizer.step()
-    store, steps = Checkpoints(path, run="benchmark"), iter(range(1000))
+    store, steps = CheckpointStore(path, run="benchmark"), iter(range(1000))
     models, optimizers = {"bottom": bottom}, {"bottom": optimizer}
     saved = _median(lambda: store.save(next(steps), models=models, optimizers=optimizers), 15)
     count = sum(weight.numel() for weight in bottom.parameters())

@@ -64,8 +64,11 @@ def compare(sources: list[str], steps: int) -> None:
                 for name, rows in zip(("this", "older"), found, strict=False):
                     positives, times = zip(*rows, strict=True)
                     rho, p = spearmanr(positives, times)
-                    print(f"| {kind}, {spec}, batch {batch} | {name} | {1e3 * median(times):.2f} "
-                          f"| {rho:+.3f} | {p:.1g} |", flush=True)  # fmt: skip
+                    print(
+                        f"| {kind}, {spec}, batch {batch} | {name} | {1e3 * median(times):.2f} "
+                        f"| {rho:+.3f} | {p:.1g} |",
+                        flush=True,
+                    )
 
 
 class _Worker:
@@ -134,13 +137,13 @@ def _labels(batch: int, rng: torch.Generator) -> Tensor:
 
 def trips(batch: int, spec: str, stack: ExitStack) -> Iterator[tuple[int, float]]:
     """Yield the positives of a batch and the seconds until the release for it is back."""
-    from tacit.runtime.connection import Connection, Timings  # noqa: PLC0415
-    from tacit.runtime.frames import Limits  # noqa: PLC0415
-    from tacit.runtime.grpc_line import dial  # noqa: PLC0415
-    from tacit.runtime.identity import load_identity, make_ca, make_party  # noqa: PLC0415
-    from tacit.runtime.messages import Embedding  # noqa: PLC0415
-    from tacit.runtime.protocol import Role  # noqa: PLC0415
-    from tacit.runtime.remote import RemoteLabel  # noqa: PLC0415
+    from tacit.party.proxies import RemoteLabel  # noqa: PLC0415
+    from tacit.training.cut import Embedding  # noqa: PLC0415
+    from tacit.wire.protocol._header import Limits  # noqa: PLC0415
+    from tacit.wire.protocol.connection import Connection, Timings  # noqa: PLC0415
+    from tacit.wire.protocol.state_machine import Role  # noqa: PLC0415
+    from tacit.wire.transport.grpc_client import dial  # noqa: PLC0415
+    from tacit.wire.transport.tls import load_identity, make_ca, make_party  # noqa: PLC0415
 
     keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     make_ca(keys)
@@ -168,8 +171,8 @@ def trips(batch: int, spec: str, stack: ExitStack) -> Iterator[tuple[int, float]
 def _greet(connection: Any, batch: int) -> None:  # noqa: ANN401
     import numpy as np  # noqa: PLC0415
 
-    from tacit.runtime.feature_run import greet  # noqa: PLC0415
-    from tacit.runtime.matching import Matching, join_common  # noqa: PLC0415
+    from tacit.party.feature_session import greet  # noqa: PLC0415
+    from tacit.wire.psi.align import Matching, join_common  # noqa: PLC0415
 
     greet(connection, name="platform", plan=_plan(batch), offer=0)
     join_common(connection, Matching(ids=np.arange(_ROWS), private=False))
@@ -194,9 +197,9 @@ def _rows(batch: int, step: int) -> Tensor:
 
 
 def _plan(batch: int) -> Any:  # noqa: ANN401
-    from tacit.runtime.plan import Plan  # noqa: PLC0415
+    from tacit.wire.protocol.plan import TrainingPlan  # noqa: PLC0415
 
-    return Plan(epochs=1, batch_size=batch, order_seed=0, cut=(WIDTH,))
+    return TrainingPlan(epochs=1, batch_size=batch, order_seed=0, cut=(WIDTH,))
 
 
 def serve(keys: str, batch: str, spec: str) -> None:
@@ -205,21 +208,26 @@ def serve(keys: str, batch: str, spec: str) -> None:
 
     from tacit import Guard, LeakMonitor  # noqa: PLC0415
     from tacit.objective import get as objective  # noqa: PLC0415
-    from tacit.runtime import LabelParty, adam, train  # noqa: PLC0415
-    from tacit.runtime.connection import Connection, Timings  # noqa: PLC0415
-    from tacit.runtime.frames import Limits  # noqa: PLC0415
-    from tacit.runtime.grpc_listener import Listener  # noqa: PLC0415
-    from tacit.runtime.identity import load_identity  # noqa: PLC0415
-    from tacit.runtime.matching import Matching, find_common  # noqa: PLC0415
-    from tacit.runtime.protocol import Role  # noqa: PLC0415
-    from tacit.runtime.reception import answer_hello, hear_hello  # noqa: PLC0415
-    from tacit.runtime.remote import RemoteFeature  # noqa: PLC0415
+    from tacit.party.acceptor import answer_hello, hear_hello  # noqa: PLC0415
+    from tacit.party.proxies import RemoteFeature  # noqa: PLC0415
+    from tacit.training import LabelParty, adam, train  # noqa: PLC0415
+    from tacit.wire.protocol._header import Limits  # noqa: PLC0415
+    from tacit.wire.protocol.connection import Connection, Timings  # noqa: PLC0415
+    from tacit.wire.protocol.state_machine import Role  # noqa: PLC0415
+    from tacit.wire.psi.align import Matching, find_common  # noqa: PLC0415
+    from tacit.wire.transport.grpc_server import Listener  # noqa: PLC0415
+    from tacit.wire.transport.tls import load_identity  # noqa: PLC0415
 
     torch.manual_seed(0)
     top = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 1), nn.Flatten(0))
     guard = Guard(spec, watch=LeakMonitor(["norm", "energy"]))
-    listener = Listener("127.0.0.1:0", identity=load_identity(Path(keys), name="bank"),
-                        peers=("platform",), limits=Limits(), log=lambda _: None)  # fmt: skip
+    listener = Listener(
+        "127.0.0.1:0",
+        identity=load_identity(Path(keys), name="bank"),
+        peers=("platform",),
+        limits=Limits(),
+        log=lambda _: None,
+    )
     with closing(listener):
         print(listener.address, flush=True)
         connection = Connection(listener.accept(timeout=60), Role.LABEL, timings=Timings())
@@ -227,8 +235,9 @@ def serve(keys: str, batch: str, spec: str) -> None:
         plan = _plan(int(batch))
         connection.send(answer_hello(connection, hello, name="bank", plan=plan, start=0))
         find_common([connection], Matching(ids=np.arange(_ROWS), private=False))
-        label = LabelParty(top, _truth(), guard=guard, objective=objective("bce"),
-                           optimizer=adam(top, 1e-4))  # fmt: skip
+        label = LabelParty(
+            top, _truth(), guard=guard, objective=objective("bce"), optimizer=adam(top, 1e-4)
+        )
         steps = (_rows(int(batch), step) for step in range(1_000_000))
         for _ in train(steps, features=[RemoteFeature(connection, cut=(WIDTH,))], label=label):
             pass

@@ -66,9 +66,9 @@ def ways(table: str) -> dict[str, dict[str, Any]]:
 
 def work(name: str, settings: dict[str, Any]) -> None:
     """Train and keep what was found."""
-    from tacit.study.config import TrainConfig  # noqa: PLC0415 - loads torch
-    from tacit.study.defaults import PLAIN  # noqa: PLC0415 - as above
-    from tacit.study.trial import run  # noqa: PLC0415 - loads torch
+    from tacit._config import PLAIN  # noqa: PLC0415 - as above
+    from tacit.experiment.config import TrainConfig  # noqa: PLC0415 - loads torch
+    from tacit.experiment.run import run  # noqa: PLC0415 - loads torch
 
     place = OUT / f"{name}.json"
     if place.exists():

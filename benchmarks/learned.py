@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from tacit import attack
-from tacit.audit import open_tape
 from tacit.measure import clustering_accuracy
+from tacit.tape import open_tape
 from tacit.types import Known, View
 
 OUT = Path("out/learned")
@@ -30,39 +30,102 @@ COLD = ["kmeans", "kmeans(by=direction)", "kmeans(by=both)", "exploit", WARM]
 IMAGES: dict[str, Any] = {"epochs": 10, "batch-size": 64}
 RUNS: dict[str, list[tuple[dict[str, Any], list[str], tuple[int, ...]]]] = {
     "mnist": [
-        ({"dataset": "mnist", "rows": 9600, "model": "mnist_conv", "seed": seed, "epochs": 10,
-          "batch-size": 256}, [*COLD, "completion", "unsplit"], (9,))
+        (
+            {
+                "dataset": "mnist",
+                "rows": 9600,
+                "model": "mnist_conv",
+                "seed": seed,
+                "epochs": 10,
+                "batch-size": 256,
+            },
+            [*COLD, "completion", "unsplit"],
+            (9,),
+        )
         for seed in (2, 3)
     ],
     "marvell": [
-        ({"dataset": "mnist", "rows": 9600, "model": "mnist_conv", "seed": seed, "epochs": 10,
-          "batch-size": 256, "protect": "marvell(s=4)"}, COLD[:-1], (0, 9))
+        (
+            {
+                "dataset": "mnist",
+                "rows": 9600,
+                "model": "mnist_conv",
+                "seed": seed,
+                "epochs": 10,
+                "batch-size": 256,
+                "protect": "marvell(s=4)",
+            },
+            COLD[:-1],
+            (0, 9),
+        )
         for seed in (2, 3, 4)
     ],
     "images": [
-        ({"dataset": name, "rows": 6000, "model": f"mnist_conv(config={config})", "seed": 0,
-          **IMAGES}, ["kmeans", "kmeans(by=both)", "exploit(trials=1)", WARM], (0, 9))
+        (
+            {
+                "dataset": name,
+                "rows": 6000,
+                "model": f"mnist_conv(config={config})",
+                "seed": 0,
+                **IMAGES,
+            },
+            ["kmeans", "kmeans(by=both)", "exploit(trials=1)", WARM],
+            (0, 9),
+        )
         for name in ("mnist", "fashion_mnist")
         for config in (1, 2)
     ],
     "cifar10": [
-        ({"dataset": "cifar10", "rows": 2400, "model": f"resnet(config={config})", "seed": 0,
-          **IMAGES}, ["kmeans", "kmeans(by=both)", "exploit(trials=1)", WARM], (0, 9))
+        (
+            {
+                "dataset": "cifar10",
+                "rows": 2400,
+                "model": f"resnet(config={config})",
+                "seed": 0,
+                **IMAGES,
+            },
+            ["kmeans", "kmeans(by=both)", "exploit(trials=1)", WARM],
+            (0, 9),
+        )
         for config in (1, 2)
     ],
     "criteo": [
-        ({"dataset": "criteo", "rows": 20_000, "model": "exploit_criteo", "seed": 0, "epochs": 5,
-          "batch-size": 256},
-         ["norm", "kmeans(by=direction)", "kmeans(by=both)", "exploit", "completion(labelled=50)"],
-         (4,))
+        (
+            {
+                "dataset": "criteo",
+                "rows": 20_000,
+                "model": "exploit_criteo",
+                "seed": 0,
+                "epochs": 5,
+                "batch-size": 256,
+            },
+            [
+                "norm",
+                "kmeans(by=direction)",
+                "kmeans(by=both)",
+                "exploit",
+                "completion(labelled=50)",
+            ],
+            (4,),
+        )
     ],
     "noise": [
-        ({"dataset": "mnist", "rows": 4000, "model": "mnist_conv", "seed": 0, "epochs": 8,
-          "batch-size": 64, "protect": f"gaussian(sigma={sigma})"},
-         [ONCE, MEMORY, "kmeans(by=both)"], (7,))
+        (
+            {
+                "dataset": "mnist",
+                "rows": 4000,
+                "model": "mnist_conv",
+                "seed": 0,
+                "epochs": 8,
+                "batch-size": 64,
+                "protect": f"gaussian(sigma={sigma})",
+            },
+            [ONCE, MEMORY, "kmeans(by=both)"],
+            (7,),
+        )
         for sigma in (0.003, 0.01, 0.03, 0.1, 0.3)
     ],
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -88,8 +151,17 @@ def recorded(settings: dict[str, Any]) -> Path:
     run = OUT / "".join(c if c.isalnum() or c in "-._" else "_" for c in name)
     if not (run / "results.json").is_file():
         words = [f"--{key}={value}" for key, value in settings.items()]
-        command = [sys.executable, "-m", "tacit.cli", "train", "--lr=1e-3", "--threads=1",
-                   "--weight-decay=0", "--bins=0", "--rare=0"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "tacit.cli",
+            "train",
+            "--lr=1e-3",
+            "--threads=1",
+            "--weight-decay=0",
+            "--bins=0",
+            "--rare=0",
+        ]
         done = [*command, "--record", "--json", f"--out={run}", *words]
         subprocess.run(done, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
     return run

@@ -34,9 +34,14 @@ from tacit import Cut, Guard, Known, View, attack, measure
 from tacit.attack.clustering import KMeans
 
 SPECS = {
-    "none": 3, "marvell(s=4)": 3, "marvell(s=4, covariance=full)": 3, "marvell(s=0.5)": 3,
-    "marvell(s=1)": 3, "marvell(s=2)": 3, "marvell(s=8)": 3,
-}  # fmt: skip
+    "none": 3,
+    "marvell(s=4)": 3,
+    "marvell(s=4, covariance=full)": 3,
+    "marvell(s=0.5)": 3,
+    "marvell(s=1)": 3,
+    "marvell(s=2)": 3,
+    "marvell(s=8)": 3,
+}
 SORTED, CLASSES, BATCH = 3000, 10, 128
 KMEANS = KMeans(by="direction")
 Rows = tuple[Tensor, Tensor]
@@ -147,14 +152,20 @@ def run(setting: Setting, spec: str, seed: int, epochs: int) -> Iterator[dict[st
             with torch.no_grad():
                 right = float((top(bottom(x_test)).argmax(1) == y_test).double().mean())
             yield {
-                "spec": spec, "seed": seed, "epoch": epoch, "accuracy": right,
-                "kmeans": sorted_right(sent, y), "accumulated": sorted_right(sums, y),
+                "spec": spec,
+                "seed": seed,
+                "epoch": epoch,
+                "accuracy": right,
+                "kmeans": sorted_right(sent, y),
+                "accumulated": sorted_right(sums, y),
                 "sum_kl": float(np.mean([k for k in claims if k is not None] or [np.nan])),
                 "unclaimed": sum(k is None for k in claims),
-                **{n: m.compute(rng=np.random.default_rng(0), resamples=2).leak_auc
-                   for n, m in meters.items()},
+                **{
+                    n: m.compute(rng=np.random.default_rng(0), resamples=2).leak_auc
+                    for n, m in meters.items()
+                },
                 "seconds": time.process_time() - start,
-            }  # fmt: skip
+            }
 
 
 def _meters() -> dict[str, measure.OneVsRest]:
@@ -170,9 +181,16 @@ def sorted_right(grads: Tensor, labels: Tensor) -> float:
 def table(lines: list[dict[str, Any]]) -> str:
     """Return a row per protection: lowest to highest of its seeds, by epoch."""
     epochs = sorted({one["epoch"] for one in lines})
-    head = ("protection", "seeds", *(f"k-means, {e}" for e in epochs),
-            *(f"accumulated, {e}" for e in epochs[1:]), *(f"accuracy, {e}" for e in epochs),
-            "norm", "energy", "sumKL")  # fmt: skip
+    head = (
+        "protection",
+        "seeds",
+        *(f"k-means, {e}" for e in epochs),
+        *(f"accumulated, {e}" for e in epochs[1:]),
+        *(f"accuracy, {e}" for e in epochs),
+        "norm",
+        "energy",
+        "sumKL",
+    )
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for spec in dict.fromkeys(one["spec"] for one in lines):
         mine = [one for one in lines if one["spec"] == spec]

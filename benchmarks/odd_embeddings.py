@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from full import _session
-from tacit.runtime import Embedding, train
-from tacit.runtime import embedding_look as limits
-from tacit.runtime.embedding_watch import EmbeddingWatch
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import Trial
+from tacit._config import PLAIN
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import Experiment
+from tacit.training import Embedding, train
+from tacit.training import embedding_watch as limits
+from tacit.training.embedding_watch import EmbeddingWatch
 from timing import paired_medians
 
 FULL, STEPS = "marvell(s=4, covariance=full)", 4
@@ -52,7 +52,7 @@ TRAININGS: tuple[dict[str, Any], ...] = (
     {**MNIST, "lr": 1e-3},
     {**MNIST, "lr": 1e-3, "labels": RR, "epochs": 5, "seed": 1},
     {**MNIST, "lr": 1e-2, "protect": FULL, "seed": 2},
-)  # fmt: skip
+)
 FASHION = {**MNIST, "dataset": "fashion_mnist"}
 OTHERS: tuple[dict[str, Any], ...] = (
     {**FASHION, "lr": 1e-3},
@@ -61,7 +61,7 @@ OTHERS: tuple[dict[str, Any], ...] = (
     {"dataset": "imdb", "model": "wdl", "lr": 1e-3, "rows": 10000, "protect": FULL},
     {"dataset": "breast_cancer", "model": "mlp", "lr": 1e-2, "batch_size": 64, "epochs": 20},
     {"dataset": "digits", "model": "mlp", "lr": 1e-3, "batch_size": 128, "epochs": 20},
-)  # fmt: skip
+)
 MEASURES: tuple[tuple[str, Callable[..., float], float], ...] = (
     ("equal", max, limits.MOST_EQUAL),
     ("gap", max, 1.0),
@@ -75,13 +75,14 @@ MEASURES: tuple[tuple[str, Callable[..., float], float], ...] = (
 
 def honest(values: dict[str, Any]) -> tuple[list[float], int, int]:
     """Return the most extreme measures of a training, how many steps it had, how many were odd."""
-    trial = Trial(TrainConfig.of({**PLAIN, "attacks": (), "epochs": 3, **values}))
+    trial = Experiment(TrainConfig.of({**PLAIN, "attacks": (), "epochs": 3, **values}))
     worst = [math.nan] * len(MEASURES)
     steps = 0
     for batches, _ in trial.parts():
         places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
-        for _ in train(places, features=trial.ends, label=trial.label, first=steps,
-                       depth=trial.config.depth):  # fmt: skip
+        for _ in train(
+            places, features=trial.ends, label=trial.label, first=steps, depth=trial.config.depth
+        ):
             steps += 1
             for look in trial.label.watch.last.values():
                 for place, (name, pick, _) in enumerate(MEASURES):
@@ -118,11 +119,14 @@ def main() -> None:
         print("| *limit* | |", *(f"{limit:.2g} |" for _, _, limit in MEASURES), "|")
         for values in trainings:
             worst, steps, warned = honest(values)
-            name = ", ".join(str(value) if isinstance(value, str) else f"{key}={value}"
-                             for key, value in values.items())  # fmt: skip
+            name = ", ".join(
+                str(value) if isinstance(value, str) else f"{key}={value}"
+                for key, value in values.items()
+            )
             cells = ("–" if math.isnan(value) else f"{value:.2g}" for value in worst)
-            print(f"| {name} | {steps} |", *(f"{cell} |" for cell in cells), f"{warned} |",
-                  flush=True)  # fmt: skip
+            print(
+                f"| {name} | {steps} |", *(f"{cell} |" for cell in cells), f"{warned} |", flush=True
+            )
     print(*cost(), sep=" | ")
 
 

@@ -24,8 +24,9 @@ import numpy.typing as npt
 from coincurve import GLOBAL_CONTEXT
 from coincurve._libsecp256k1 import ffi, lib
 
-from tacit.runtime._psi_curve import fresh_scalar
-from tacit.runtime.psi import PsiSide, workers
+from tacit.wire.psi._curve import fresh_scalar
+from tacit.wire.psi._pool import workers
+from tacit.wire.psi.ecdh import PsiSide
 
 CORES = cpu_count() or 1
 OVERLAP = 0.6

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.study.paper import Study, studies
+from tacit.papers import studies
+from tacit.papers._study import Study
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "out" / "reproduced"
@@ -50,8 +51,11 @@ def _run(study: Study) -> None:
     subprocess.run(command, check=True)  # noqa: S603
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
     made = {"commit": commit, "date": datetime.now(UTC).date().isoformat()}
     (place / "made.json").write_text(json.dumps(made))
 
@@ -61,14 +65,18 @@ def _words(study: Study) -> list[str]:
 
 
 def _read(place: Path) -> tuple[dict[str, Any], dict[str, str], str]:
-    return (json.loads((place / "result.json").read_text()),
-            json.loads((place / "made.json").read_text()),
-            (place / "table.md").read_text())  # fmt: skip
+    return (
+        json.loads((place / "result.json").read_text()),
+        json.loads((place / "made.json").read_text()),
+        (place / "table.md").read_text(),
+    )
 
 
 def _summary(found: list[tuple[Study, dict[str, Any], dict[str, str], str]]) -> str:
-    lines = ["| name | trials | work | claims that hold | that do not | cannot tell |",
-             "|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| name | trials | work | claims that hold | that do not | cannot tell |",
+        "|---|---|---|---|---|---|",
+    ]
     for study, record, _, _ in found:
         verdicts = [claim["holds"] for claim in record["claims"]]
         counts = " | ".join(str(verdicts.count(verdict)) for verdict in VERDICTS)

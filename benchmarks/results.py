@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tacit._config import PLAIN
 from tacit.data import names
 from tacit.errors import UsageError
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import run
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import run
 
 DOC = Path(__file__).parents[1] / "docs" / "results.md"
 PROTECTIONS = ("none", "marvell(s=4)", "iso(t=1) | marvell(s=4)")
@@ -28,9 +28,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "imdb": {"model": "mlp", "epochs": 10, "lr": 1e-3},
 }
 HEADER = (
-    "data set", "protection", "test AUC", "train loss", "norm", "cosine", "energy", "principal",
-    "norm, layer 1", "cosine, layer 1",
-)  # fmt: skip
+    "data set",
+    "protection",
+    "test AUC",
+    "train loss",
+    "norm",
+    "cosine",
+    "energy",
+    "principal",
+    "norm, layer 1",
+    "cosine, layer 1",
+)
 INTRO = """# Results
 
 Leak AUC is the mean over training steps of the AUC within each batch (sign-free), as in the papers;
@@ -65,10 +73,12 @@ def _row(dataset: str, protection: str, found: dict[str, Any]) -> str:
     leak = {name: values["mean"] for name, values in found["leak"].items()}
     first = next(iter(found["layers"].values()))
     cells = [
-        found["test"]["auc"], found["train"]["loss"],
+        found["test"]["auc"],
+        found["train"]["loss"],
         *(leak[name] for name in ATTACKS),
-        first["norm"]["mean"], first["cosine"]["mean"],
-    ]  # fmt: skip
+        first["norm"]["mean"],
+        first["cosine"]["mean"],
+    ]
     shown = " | ".join(f"{cell:.3f}" for cell in cells)
     return f"| {dataset} | `{protection.replace('|', chr(92) + '|')}` | {shown} |"
 

@@ -19,30 +19,30 @@ import numpy as np
 import torch
 
 from session import DATASET, ROWS, _endless
+from tacit._config import PLAIN
 from tacit.data import assign
 from tacit.errors import LostError
-from tacit.runtime import LabelParty, adam, train
-from tacit.runtime.connection import Connection, Timings
-from tacit.runtime.feature_run import greet
-from tacit.runtime.frames import Limits
-from tacit.runtime.grpc_line import dial
-from tacit.runtime.grpc_listener import Listener
-from tacit.runtime.identity import load_identity, make_ca, make_party
-from tacit.runtime.journal import Journal
-from tacit.runtime.journalled import Journalled
-from tacit.runtime.matching import Matching, find_common, join_common
-from tacit.runtime.plan import Plan
-from tacit.runtime.protocol import Role
-from tacit.runtime.reception import answer_hello, hear_hello
-from tacit.runtime.remote import RemoteFeature, RemoteLabel
-from tacit.study.columns import Reader
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import Trial
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import Experiment
+from tacit.party.acceptor import answer_hello, hear_hello
+from tacit.party.feature_session import greet
+from tacit.party.journal import Journal
+from tacit.party.journaled_label import JournaledLabelParty
+from tacit.party.proxies import RemoteFeature, RemoteLabel
+from tacit.training import LabelParty, adam, train
+from tacit.training.features import TableReader
+from tacit.wire.protocol._header import Limits
+from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.plan import TrainingPlan
+from tacit.wire.protocol.state_machine import Role
+from tacit.wire.psi.align import Matching, find_common, join_common
+from tacit.wire.transport.grpc_client import dial
+from tacit.wire.transport.grpc_server import Listener
+from tacit.wire.transport.tls import load_identity, make_ca, make_party
 from timing import paired_medians
 
 STEPS, REPEATS, RUNS = 8, 20, 3
-PLAN = Plan(epochs=1, batch_size=1024, order_seed=0, cut=(128,))
+PLAN = TrainingPlan(epochs=1, batch_size=1024, order_seed=0, cut=(128,))
 
 
 def rows() -> list[tuple[str, str, str]]:
@@ -63,8 +63,13 @@ def _share(protect: str) -> float:
         make_ca(keys)
         for name in ("bank", "platform"):
             make_party(keys, name)
-        listener = Listener("127.0.0.1:0", identity=load_identity(keys, name="bank"),
-                            peers=("platform",), limits=Limits(), log=print)  # fmt: skip
+        listener = Listener(
+            "127.0.0.1:0",
+            identity=load_identity(keys, name="bank"),
+            peers=("platform",),
+            limits=Limits(),
+            log=print,
+        )
         command = [sys.executable, __file__, listener.address, str(keys), protect]
         with closing(listener), subprocess.Popen(command) as peer:  # noqa: S603 - this file
             try:
@@ -75,8 +80,8 @@ def _share(protect: str) -> float:
     return single / ours
 
 
-def _trial(protect: str) -> Trial:
-    return Trial(
+def _trial(protect: str) -> Experiment:
+    return Experiment(
         TrainConfig.of(
             {**PLAIN, "dataset": DATASET, "rows": ROWS, "protect": protect, "attacks": ()}
         )
@@ -90,7 +95,7 @@ def _together(protect: str) -> Callable[[], object]:
     return lambda: [next(steps) for _ in range(STEPS)]
 
 
-def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], object]:
+def _apart(listener: Listener, trial: Experiment, journal: Path) -> Callable[[], object]:
     """Return a function that takes a few more steps with the peer; in between the peer waits."""
     connection = Connection(listener.accept(timeout=60), Role.LABEL, timings=Timings())
     hello = hear_hello(connection)
@@ -103,24 +108,29 @@ def _apart(listener: Listener, trial: Trial, journal: Path) -> Callable[[], obje
         guard=trial.label.guard,
         objective=trial.objective,
         optimizer=adam(trial.label.top, 1e-4),
-        source=Reader(trial.table, rows=trial.train_rows).source(everything),
+        source=TableReader(trial.table, rows=trial.train_rows).source(everything),
     )
-    label = Journalled(party, Journal.open(journal, run="benchmark", secret=bytes(32)))
+    label = JournaledLabelParty(party, Journal.open(journal, run="benchmark", secret=bytes(32)))
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     feature = RemoteFeature(connection, cut=PLAN.cut)
     steps = train(batches, features=[feature], label=label)
     return lambda: [next(steps) for _ in range(STEPS)]
 
 
-def _matching(trial: Trial) -> Matching:
+def _matching(trial: Experiment) -> Matching:
     return Matching(ids=np.arange(len(trial.table)), private=False)
 
 
 def _feature_party(address: str, keys: str, protect: str) -> None:
     torch.set_num_threads(1)
     trial = _trial(protect)
-    line = dial(address, identity=load_identity(Path(keys), name="platform"), peer="bank",
-                limits=Limits(), timeout=30)  # fmt: skip
+    line = dial(
+        address,
+        identity=load_identity(Path(keys), name="platform"),
+        peer="bank",
+        limits=Limits(),
+        timeout=30,
+    )
     with Connection(line, Role.FEATURE, timings=Timings()) as connection:
         greet(connection, name="platform", plan=PLAN, offer=0)
         join_common(connection, _matching(trial))

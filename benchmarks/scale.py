@@ -16,17 +16,17 @@ import numpy as np
 import torch
 
 from session import DATASET, ROWS, _endless
+from tacit._config import PLAIN
+from tacit.accounting import Ledger
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import Experiment
 from tacit.guard import Guard
-from tacit.measure import Ledger
-from tacit.runtime._packing import settings, weights
-from tacit.runtime.dialogue import Release, Train
-from tacit.runtime.frames import encode
-from tacit.runtime.journal import digest
-from tacit.runtime.messages import Embedding, Gradient
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import Trial
+from tacit.party._checkpoint_format import settings, weights
+from tacit.party.journal import digest
+from tacit.training.cut import Embedding, Gradient
 from tacit.types import Cut
+from tacit.wire.protocol.codec import encode
+from tacit.wire.protocol.messages import EmbeddingMessage, GradientMessage
 
 REPEATS = 15
 
@@ -46,8 +46,8 @@ def wire() -> None:
     print("bytes per example and direction, batch 1024:")
     for width, narrow in itertools.product((16, 64, 128, 512), (False, True)):
         values = torch.zeros(1024, width)
-        there = encode(Train(Embedding(step=1, values=values)), narrow=narrow)
-        back = encode(Release(Gradient(step=1, values=values)), narrow=narrow)
+        there = encode(EmbeddingMessage(Embedding(step=1, values=values)), narrow=narrow)
+        back = encode(GradientMessage(Gradient(step=1, values=values)), narrow=narrow)
         bits = 16 if narrow else 32
         sizes = f"{len(there) / 1024:.2f} there, {len(back) / 1024:.2f} back"
         print(f"  cut {width}, {bits} bits: {sizes}")
@@ -55,8 +55,11 @@ def wire() -> None:
 
 def parties(batch: int) -> None:
     """Print what a step costs each party without protection."""
-    trial = Trial(TrainConfig.of({**PLAIN, "dataset": DATASET, "rows": ROWS, "attacks": (),
-                                  "batch_size": batch}))  # fmt: skip
+    trial = Experiment(
+        TrainConfig.of(
+            {**PLAIN, "dataset": DATASET, "rows": ROWS, "attacks": (), "batch_size": batch}
+        )
+    )
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     (feature,), label = trial.features, trial.label
     spent: dict[str, list[float]] = {"feature": [], "label": []}
@@ -74,8 +77,10 @@ def parties(batch: int) -> None:
     for name, model in (("feature", feature.bottom), ("label", label.top)):
         count = sum(p.numel() for p in model.parameters())
         took = 1e3 * median(spent[name][3:])
-        print(f"{name} party, {DATASET}, wdl, batch {batch}: {took:.1f} ms a step, "
-              f"{1e3 * took / batch:.1f} s per million examples, {count:,} parameters")  # fmt: skip
+        print(
+            f"{name} party, {DATASET}, wdl, batch {batch}: {took:.1f} ms a step, "
+            f"{1e3 * took / batch:.1f} s per million examples, {count:,} parameters"
+        )
 
 
 def protection() -> None:

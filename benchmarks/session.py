@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from tacit._config import PLAIN
 from tacit.data import find
-from tacit.runtime import train
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import Trial
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import Experiment
+from tacit.training import train
 from timing import paired_medians
 
 ROWS, STEPS = 40_000, 8
@@ -36,7 +36,7 @@ def _session(protect: str) -> Callable[[], object]:
     """Return a function that trains a few steps more every time."""
     settings = {"dataset": DATASET, "rows": ROWS, "protect": protect}
     attacks = {"attacks": ()} if protect == "none" else {}
-    trial = Trial(TrainConfig.of({**PLAIN, **settings, **attacks}))
+    trial = Experiment(TrainConfig.of({**PLAIN, **settings, **attacks}))
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     steps = train(batches, features=trial.features, label=trial.label)
     return lambda: [next(steps) for _ in range(STEPS)]
@@ -44,7 +44,7 @@ def _session(protect: str) -> Callable[[], object]:
 
 def _bare() -> Callable[[], object]:
     """Return the same for a hand-written loop over tensors that lie in memory already."""
-    trial = Trial(TrainConfig.of({**PLAIN, "dataset": DATASET, "rows": ROWS}))
+    trial = Experiment(TrainConfig.of({**PLAIN, "dataset": DATASET, "rows": ROWS}))
     table = trial.table
     numeric = torch.from_numpy(np.array(table.numeric, dtype=np.float32))
     codes = torch.from_numpy(np.array(table.categorical, dtype=np.int64))
@@ -70,7 +70,7 @@ def _bare() -> Callable[[], object]:
     return steps
 
 
-def _endless(trial: Trial) -> Iterator[np.ndarray]:
+def _endless(trial: Experiment) -> Iterator[np.ndarray]:
     return itertools.chain.from_iterable(batches for batches, _ in itertools.cycle(trial.parts()))
 
 

@@ -8,11 +8,11 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tacit.protect._marvell_solver import solve_marvell
+from tacit.protect.marvell.isotropic_solver import solve_marvell
 
 __all__ = ["rows"]
 
-GOLDEN = Path(__file__).parents[1] / "tests" / "core" / "marvell_golden.json"
+GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "marvell_golden.json"
 
 
 def microseconds(inputs: dict[str, Any], repeats: int = 5, calls: int = 50) -> float:

@@ -2,7 +2,7 @@
 
 One process, the same schedule as over the network: ``python benchmarks/staleness.py [EPOCHS]``.
 Every run is what ``tacit train --dataset criteo --depth D --seed S --protect P`` does with the
-settings of ``tacit.study.defaults.PLAIN``.
+settings of ``tacit._config.PLAIN``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from statistics import mean
 import torch
 
 from session import DATASET
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import run
+from tacit._config import PLAIN
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import run
 
 DEPTHS, SEEDS, PROTECT = (1, 2, 4), (0, 1, 2), ("none", "marvell(s=4)")
 Key = tuple[str, int, int]
@@ -47,8 +47,10 @@ def main(epochs: int) -> None:
             each = [found[protect, depth, seed] for seed in SEEDS]
             losses, tests, aucs = ([run[k] for run in each] for k in range(3))
             less = [found[protect, depth, seed][2] - found[protect, 1, seed][2] for seed in SEEDS]
-            print(f"| {protect} | {depth} | {mean(losses):.4f} | {mean(tests):.4f} | "
-                  f"{mean(aucs):.4f} | {', '.join(f'{d:+.4f}' for d in less)} |")  # fmt: skip
+            print(
+                f"| {protect} | {depth} | {mean(losses):.4f} | {mean(tests):.4f} | "
+                f"{mean(aucs):.4f} | {', '.join(f'{d:+.4f}' for d in less)} |"
+            )
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.sweep import run_sweep
-from tacit.study.work import TRAIN
+from tacit._config import PLAIN
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.sweep import run_sweep
+from tacit.experiment.sweep_worker import TRAIN
 
 # About three seconds of one core each.
 HEAVY = {"dataset": "ads", "rows": 20_000, "model": "wdl", "epochs": 12, "attacks": ("norm",)}

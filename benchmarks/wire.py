@@ -14,12 +14,12 @@ from time import perf_counter
 import torch
 
 from tacit.errors import LostError
-from tacit.runtime.frames import Limits
-from tacit.runtime.grpc_line import dial
-from tacit.runtime.grpc_listener import Listener
-from tacit.runtime.identity import load_identity, make_ca, make_party
-from tacit.runtime.line import Line
-from tacit.runtime.memory_line import memory_lines
+from tacit.wire.protocol._header import Limits
+from tacit.wire.transport.base import Transport
+from tacit.wire.transport.grpc_client import dial
+from tacit.wire.transport.grpc_server import Listener
+from tacit.wire.transport.memory import memory_transports
+from tacit.wire.transport.tls import load_identity, make_ca, make_party
 
 SIZES = {"512 KiB": (2**19, 500), "64 bytes": (64, 2000)}
 PATIENCE = 30.0
@@ -37,7 +37,7 @@ def rows(keys: Path) -> list[tuple[str, float]]:
     address, identity = mine.recv(), load_identity(keys, name="clinic")
     limits = Limits()
 
-    def connect() -> Line:
+    def connect() -> Transport:
         return dial(address, identity=identity, peer="bank", limits=limits, timeout=PATIENCE)
 
     opened = ("a connection: dialled, used once and closed", _per_second(_visit(connect), 20))
@@ -51,8 +51,13 @@ def rows(keys: Path) -> list[tuple[str, float]]:
 def _bank(keys: Path, parent: Connection) -> None:
     """Send back what comes, from one connection after the other."""
     torch.set_num_threads(1)
-    listener = Listener("127.0.0.1:0", identity=load_identity(keys, name="bank"),
-                        peers=["clinic"], limits=Limits(), log=lambda _: None)  # fmt: skip
+    listener = Listener(
+        "127.0.0.1:0",
+        identity=load_identity(keys, name="bank"),
+        peers=["clinic"],
+        limits=Limits(),
+        log=lambda _: None,
+    )
     parent.send(listener.address)
     while not parent.poll():
         try:
@@ -62,12 +67,12 @@ def _bank(keys: Path, parent: Connection) -> None:
     listener.close()
 
 
-def _echo(line: Line) -> None:
+def _echo(line: Transport) -> None:
     while True:
         line.send(line.receive(timeout=PATIENCE), timeout=PATIENCE)
 
 
-def _visit(connect: Callable[[], Line]) -> Callable[[], None]:
+def _visit(connect: Callable[[], Transport]) -> Callable[[], None]:
     def visit() -> None:
         with connect() as line:
             line.send(b"hello", timeout=PATIENCE)
@@ -76,7 +81,7 @@ def _visit(connect: Callable[[], Line]) -> Callable[[], None]:
     return visit
 
 
-def _trips(line: Line, size: int, count: int) -> float:
+def _trips(line: Transport, size: int, count: int) -> float:
     frame = bytes(size)
 
     def trip() -> None:
@@ -97,7 +102,7 @@ def _per_second(run: Callable[[], None], count: int) -> float:
 
 
 def _in_memory() -> list[tuple[str, float]]:
-    left, right = memory_lines()
+    left, right = memory_transports()
 
     def echo() -> None:
         try:
@@ -107,8 +112,9 @@ def _in_memory() -> list[tuple[str, float]]:
 
     Thread(target=echo, daemon=True).start()
     with left:
-        return [(f"in memory, {name} each way", _trips(left, *size))
-                for name, size in SIZES.items()]  # fmt: skip
+        return [
+            (f"in memory, {name} each way", _trips(left, *size)) for name, size in SIZES.items()
+        ]
 
 
 def main() -> None:

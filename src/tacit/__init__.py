@@ -16,11 +16,23 @@ from typing import TYPE_CHECKING
 from tacit._version import __version__
 
 if TYPE_CHECKING:
-    from tacit import attack, audit, data, errors, measure, nets, protect, testing
-    from tacit.audit import AuditResult, TapeWriter, run_audit
+    from tacit import (
+        accounting,
+        attack,
+        audit,
+        data,
+        errors,
+        evaluate,
+        measure,
+        nets,
+        protect,
+        testing,
+    )
+    from tacit.audit import AuditResult, run_audit
     from tacit.guard import Guard
     from tacit.monitor import LeakMonitor
-    from tacit.runtime import FeatureParty, LabelParty
+    from tacit.tape import TapeWriter
+    from tacit.training import FeatureParty, LabelParty
     from tacit.types import Certificate, Cut, Known, Release, Tape, View
 
 __all__ = [
@@ -37,10 +49,12 @@ __all__ = [
     "TapeWriter",
     "View",
     "__version__",
+    "accounting",
     "attack",
     "audit",
     "data",
     "errors",
+    "evaluate",
     "list_attacks",
     "list_datasets",
     "list_models",
@@ -56,18 +70,29 @@ _HOMES = {
     "AuditResult": "audit",
     "Certificate": "types",
     "Cut": "types",
-    "FeatureParty": "runtime",
+    "FeatureParty": "training",
     "Guard": "guard",
     "Known": "types",
-    "LabelParty": "runtime",
+    "LabelParty": "training",
     "LeakMonitor": "monitor",
     "Release": "types",
     "Tape": "types",
-    "TapeWriter": "audit",
+    "TapeWriter": "tape",
     "View": "types",
     "run_audit": "audit",
 }
-_MODULES = {"attack", "audit", "data", "errors", "measure", "nets", "protect", "testing"}
+_MODULES = {
+    "accounting",
+    "attack",
+    "audit",
+    "data",
+    "errors",
+    "evaluate",
+    "measure",
+    "nets",
+    "protect",
+    "testing",
+}
 
 
 def list_protections() -> list[str]:

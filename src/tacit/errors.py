@@ -20,21 +20,6 @@ A message gives the rule, the value and the way out, in one line.
 
 from __future__ import annotations
 
-__all__ = [
-    "BudgetError",
-    "InputError",
-    "KnowledgeError",
-    "LostError",
-    "ParameterError",
-    "PeerError",
-    "ReleaseError",
-    "ReplayError",
-    "SilenceError",
-    "SpecError",
-    "TacitError",
-    "UsageError",
-]
-
 
 class TacitError(Exception):
     """The root of every error that a user can cause."""

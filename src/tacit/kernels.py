@@ -14,17 +14,6 @@ from typing import Generic, ParamSpec, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Kernel",
-    "add_along",
-    "add_rows",
-    "box_muller",
-    "class_sums",
-    "compare",
-    "largest_bits",
-    "round_to",
-]
-
 P = ParamSpec("P")
 
 Reals = npt.NDArray[np.float64]

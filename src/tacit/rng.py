@@ -23,8 +23,6 @@ from torch import Tensor
 from tacit.errors import InputError, ParameterError
 from tacit.kernels import box_muller
 
-__all__ = ["Key", "Stream", "whole"]
-
 _ZEROS = bytes(1 << 17)
 _NONCE = bytes(16)
 

@@ -14,20 +14,6 @@ from torch import Tensor
 from tacit.errors import InputError, ReleaseError
 from tacit.kernels import largest_bits, round_to
 
-__all__ = [
-    "FLOATS",
-    "GRID",
-    "as_rows",
-    "blocks",
-    "exponent",
-    "largest",
-    "norms",
-    "on_host",
-    "piece",
-    "to_grid",
-    "unit_rows",
-]
-
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 GRID = 2.0**-16  # the steps of a release, relative to the power of two above its largest value
 _BLOCK = 1 << 18

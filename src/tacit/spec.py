@@ -23,8 +23,6 @@ from typing import Any, Generic, Literal, TypeVar, final
 
 from tacit.errors import ParameterError, SpecError
 
-__all__ = ["Entry", "Item", "Registry", "Specified", "nearest", "parse", "require"]
-
 T = TypeVar("T", bound="Specified")
 _UNIONS = (types.UnionType, typing.Union)
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_][\w-]*)|(?P<number>[-+]?[\d.][\w.+-]*)|(?P<mark>\S))")
@@ -77,10 +75,11 @@ class Entry(Generic[T]):
     def signature(self) -> str:
         """The name with its parameters and their defaults."""
         shown = [
-            field.name if field.default is dataclasses.MISSING or field.default is None
+            field.name
+            if field.default is dataclasses.MISSING or field.default is None
             else f"{field.name}={_write(field.default)}"
             for field in dataclasses.fields(self.cls)  # type: ignore[arg-type]
-        ]  # fmt: skip
+        ]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
 
 
@@ -219,8 +218,9 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = [(m.lastgroup, m.group(m.lastgroup)) for m in _TOKEN.finditer(text)
-                       if m.lastgroup]  # fmt: skip
+        self.tokens = [
+            (m.lastgroup, m.group(m.lastgroup)) for m in _TOKEN.finditer(text) if m.lastgroup
+        ]
         self.at = 0
 
     def chain(self) -> tuple[Item, ...]:

@@ -13,17 +13,6 @@ from typing import Protocol, final, runtime_checkable
 
 from torch import Tensor
 
-__all__ = [
-    "Certificate",
-    "Cut",
-    "Flips",
-    "Known",
-    "LabelCertificate",
-    "Release",
-    "Tape",
-    "View",
-]
-
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)

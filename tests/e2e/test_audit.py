@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tacit.audit import RecordedTape
 from tacit.cli import main
+from tacit.tape import RecordedTape
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "record_foreign_loop.py"
 

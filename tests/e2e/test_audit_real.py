@@ -2,13 +2,13 @@
 
 import pytest
 
+from tacit._config import PLAIN
 from tacit.attack import get
 from tacit.audit import run_audit
 from tacit.data import find
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import run
 from tacit.measure import gaussian_auc
-from tacit.study.config import TrainConfig
-from tacit.study.defaults import PLAIN
-from tacit.study.trial import run
 
 pytestmark = pytest.mark.skipif(not find("credit"), reason="the credit table is not here")
 

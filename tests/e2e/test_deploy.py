@@ -32,8 +32,15 @@ def follow(*words, folder):
     command = " ".join(words)
     assert f"$ tacit {command}" in PAGE, f"the page does not say {command}"
     said = command.replace("bank.example", BANK).split()
-    assert main([str(folder / w) if w in {"keys", "trial"} and at > 1 else w
-                 for at, w in enumerate(said)]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                str(folder / w) if w in {"keys", "trial"} and at > 1 else w
+                for at, w in enumerate(said)
+            ]
+        )
+        == 0
+    )
 
 
 def hand_over(keys, party, place):

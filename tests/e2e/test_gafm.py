@@ -12,16 +12,23 @@ from safetensors.numpy import load, save
 from parties import Pair, Quartet, configure, differences, same_bits, train_here
 from tacit.cli import main
 from tacit.errors import UsageError
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.gafm_delta import DeltaRow, choose_delta, least_ratio, settled
+from tacit.experiment.run import run
 from tacit.measure import null_band
-from tacit.runtime import checkpoint
-from tacit.study.config import TrainConfig
-from tacit.study.delta import DeltaRow, choose_delta, least_ratio, settled
-from tacit.study.party_config import read_party_config
-from tacit.study.predicting import predict_rows
-from tacit.study.trial import run
+from tacit.party import checkpoint
+from tacit.party.config import read_party_config
+from tacit.party.predict import predict_rows
 
-SMALL = {"dataset": "breast_cancer", "model": "gafm_net", "objective": "gafm", "epochs": 4,
-         "batch_size": 64, "lr": 0.01, "monitor_every": 50}  # fmt: skip
+SMALL = {
+    "dataset": "breast_cancer",
+    "model": "gafm_net",
+    "objective": "gafm",
+    "epochs": 4,
+    "batch_size": 64,
+    "lr": 0.01,
+    "monitor_every": 50,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -111,8 +118,21 @@ def test_three_feature_parties_are_averaged():
     ],
 )
 def test_one_clear_line_for_what_does_not_fit(words, said, capsys):
-    command = ["train", "--dataset", "breast_cancer", "--model", "gafm_net", "--objective", "gafm",
-               "--batch-size", "64", "--epochs", "1", "--json", *words]  # fmt: skip
+    command = [
+        "train",
+        "--dataset",
+        "breast_cancer",
+        "--model",
+        "gafm_net",
+        "--objective",
+        "gafm",
+        "--batch-size",
+        "64",
+        "--epochs",
+        "1",
+        "--json",
+        *words,
+    ]
     assert main(command) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -121,16 +141,26 @@ def test_one_clear_line_for_what_does_not_fit(words, said, capsys):
 
 
 def test_delta_of_least_ratio_among_those_that_learn():
-    rows = [DeltaRow(delta=d, ratio=r, ratios={}, train_auc=a)
-            for d, r, a in ((0.05, 0.7, 0.59), (0.1, 0.8, 0.6), (0.2, 0.9, 0.99))]  # fmt: skip
+    rows = [
+        DeltaRow(delta=d, ratio=r, ratios={}, train_auc=a)
+        for d, r, a in ((0.05, 0.7, 0.59), (0.1, 0.8, 0.6), (0.2, 0.9, 0.99))
+    ]
     assert least_ratio(rows, tau=0.6) == 0.1
     with pytest.raises(UsageError, match=r"training AUC of 0.995.*0.990"):
         least_ratio(rows, tau=0.995)
 
 
 def test_auto_is_replaced_by_what_trial_runs_choose():
-    config = TrainConfig.of({**SMALL, "dataset": "ads", "rows": 900, "epochs": 8, "lr": 0.05,
-                             "objective": "gafm(delta=auto, sigma=0.1)"})  # fmt: skip
+    config = TrainConfig.of(
+        {
+            **SMALL,
+            "dataset": "ads",
+            "rows": 900,
+            "epochs": 8,
+            "lr": 0.05,
+            "objective": "gafm(delta=auto, sigma=0.1)",
+        }
+    )
     heard = []
     choice = choose_delta(config, deltas=(0.05, 0.5), repeats=2, tau=0.0, tell=heard.append)
     assert choice.delta == min(choice.rows, key=lambda row: row.ratio).delta
@@ -142,13 +172,24 @@ def test_auto_is_replaced_by_what_trial_runs_choose():
     assert (same.objective, nothing) == ("gafm", None)
 
 
-BANK = {"protect": "marvell(s=4)", "objective": "gafm(delta=0.1)", "attacks": ["norm"],
-        "monitor_every": 4}  # fmt: skip
+BANK = {
+    "protect": "marvell(s=4)",
+    "objective": "gafm(delta=0.1)",
+    "attacks": ["norm"],
+    "monitor_every": 4,
+}
 
 
 def pair(folder, **more):
-    return Pair(folder, rows=400, batch_size=32, save_every=5, model="gafm_net", epochs=2,
-                bank={**BANK, **more})  # fmt: skip
+    return Pair(
+        folder,
+        rows=400,
+        batch_size=32,
+        save_every=5,
+        model="gafm_net",
+        epochs=2,
+        bank={**BANK, **more},
+    )
 
 
 def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, monkeypatch):
@@ -175,8 +216,15 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, monkeypatch):
 
 
 def test_companies_that_are_averaged_and_settings_that_do_not_fit(tmp_path, monkeypatch):
-    four = Quartet(tmp_path / "four", rows=300, batch_size=64, model="gafm_net", epochs=1,
-                   combine="mean", bank=BANK)  # fmt: skip
+    four = Quartet(
+        tmp_path / "four",
+        rows=300,
+        batch_size=64,
+        model="gafm_net",
+        epochs=1,
+        combine="mean",
+        bank=BANK,
+    )
     train_here(four, monkeypatch)
     assert four.read("bank", "results.json")["ended"] == "finished"
     for number, (setting, said) in enumerate(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tacit.cli import main
-from tacit.runtime.identity import make_ca, make_party
+from tacit.wire.transport.tls import make_ca, make_party
 
 TACIT = str(Path(sys.executable).parent / "tacit")
 

@@ -9,8 +9,18 @@ from tacit.cli import main
 from tacit.data import load
 from tacit.measure import null_band
 
-SMALL = ["--dataset", "ads", "--rows", "4000", "--model", "mlp", "--batch-size", "512",
-         "--threads", "1"]  # fmt: skip
+SMALL = [
+    "--dataset",
+    "ads",
+    "--rows",
+    "4000",
+    "--model",
+    "mlp",
+    "--batch-size",
+    "512",
+    "--threads",
+    "1",
+]
 
 
 def train(capsys, *words):

@@ -11,7 +11,7 @@ from pyarrow import csv, parquet
 from parties import Pair, configure
 from party_processes import Running, both_end
 from tacit.cli import main
-from tacit.study import party_check
+from tacit.party import preflight as party_check
 
 SMALL = {"epochs": 1, "batch_size": 32, "save_every": 10}
 
@@ -121,8 +121,9 @@ def test_both_sides_are_told_who_does_not_come(tmp_path, monkeypatch):
     """A word after ten seconds, the end after twelve; each waits for somebody else."""
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     bank = {"protect": "none", "attacks": []}
-    alone, lonely = (Pair(tmp_path / name, rows=200, wait=12, bank=bank, **SMALL)
-                     for name in ("one", "other"))  # fmt: skip
+    alone, lonely = (
+        Pair(tmp_path / name, rows=200, wait=12, bank=bank, **SMALL) for name in ("one", "other")
+    )
     with Running(alone.bank) as label, Running(lonely.platform) as feature:
         for party, other in ((label, "platform"), (feature, f"bank at {lonely.address}")):
             party.wait_for(rf"waiting for {other} .*giving up in \d+ seconds")

@@ -18,9 +18,9 @@ from parties import (
 )
 from party_processes import train
 from tacit import Guard, data, nets
+from tacit.party.config import read_party_config
+from tacit.party.schedule import Schedule
 from tacit.rng import Key
-from tacit.runtime.schedule import Schedule
-from tacit.study.party_config import read_party_config
 
 WAYS = [("none", None), ("marvell(s=4)", None), ("none", "rr(epsilon=1.0)")]
 

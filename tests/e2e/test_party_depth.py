@@ -20,9 +20,9 @@ from stale import stale_training
 from tacit import Guard, data, nets
 from tacit.cli import main
 from tacit.nets import combine
+from tacit.party.config import read_party_config
+from tacit.party.schedule import Schedule
 from tacit.rng import Key
-from tacit.runtime.schedule import Schedule
-from tacit.study.party_config import read_party_config
 
 STEP = r"step \d+ of \d+"
 SMALL = {"rows": 400, "epochs": 2, "batch_size": 32, "save_every": 7}
@@ -47,12 +47,16 @@ def one_process(pair):
     """Return the models after the same training without parties, worked out the long way."""
     config = read_party_config(pair.bank)
     bank = data.load_party(pair.bank.parent / "labels.csv", role="label")
-    tables = [data.load_party(pair.folder / name / "features.csv", role="feature")
-              for name in pair.features]  # fmt: skip
+    tables = [
+        data.load_party(pair.folder / name / "features.csv", role="feature")
+        for name in pair.features
+    ]
     ids = sorted(set(bank.ids.tolist()).intersection(*(t.ids.tolist() for t in tables)))
     here, net, plan = rows_of(ids, bank), nets.get(config.model), config.plan(classes=2)
-    bottoms = [net.bottom(nets.Inputs(*t.inputs), cut=None, classes=2, seed=config.seed, party=n)
-               for n, t in enumerate(tables)]  # fmt: skip
+    bottoms = [
+        net.bottom(nets.Inputs(*t.inputs), cut=None, classes=2, seed=config.seed, party=n)
+        for n, t in enumerate(tables)
+    ]
     top = net.top(plan.cut[0], own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=Key(KEY))
     guard, own = Guard(config.protect, key=KEY), bank.source(here)
     labels = torch.from_numpy(bank.labels[here])
@@ -115,8 +119,15 @@ def test_two_feature_parties_agree_with_one_process_and_outlive_a_kill(tmp_path,
 @pytest.mark.parametrize("depth", [2, 4])
 def test_each_side_is_killed_and_the_run_ends_as_if_it_had_not_been(tmp_path, monkeypatch, depth):
     bank = {"protect": "marvell(s=4)", "attacks": []}
-    killed = Pair(tmp_path / "killed", rows=1000, epochs=2, batch_size=16, save_every=12,
-                  depth=depth, bank=bank)  # fmt: skip
+    killed = Pair(
+        tmp_path / "killed",
+        rows=1000,
+        epochs=2,
+        batch_size=16,
+        save_every=12,
+        depth=depth,
+        bank=bank,
+    )
     alone = killed.copy(tmp_path / "alone")
     with Training(killed) as training:
         for party in ("platform", "bank"):
@@ -133,8 +144,9 @@ def test_each_side_is_killed_and_the_run_ends_as_if_it_had_not_been(tmp_path, mo
     assert not differences(killed, alone)
 
 
-@pytest.mark.parametrize(("depth", "limit"), [(0, "greater than or equal to 1"),
-                                              (5, "less than or equal to 4")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("depth", "limit"), [(0, "greater than or equal to 1"), (5, "less than or equal to 4")]
+)
 @pytest.mark.parametrize("party", ["bank", "platform"])
 def test_a_depth_that_is_none_is_refused_in_one_line(tmp_path, capsys, party, depth, limit):
     pair = Pair(tmp_path / "pair", depth=depth, bank={"protect": "none"}, **SMALL)
@@ -174,12 +186,12 @@ def test_a_run_keeps_its_number_of_threads(tmp_path, capsys, monkeypatch):
     pair = Pair(tmp_path / "pair", threads=None, bank={"protect": "none", "attacks": []}, **SMALL)
     used = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)
-    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
-    monkeypatch.setattr("tacit.study.party_threads.cores", lambda: 3)
+    monkeypatch.setattr("tacit.party.acceptor.GOODBYE", 0.1)
+    monkeypatch.setattr("tacit.party.config.cores", lambda: 3)
     for config in (pair.bank, pair.platform):
         configure(config, wait=0.1)
         assert main(["party", str(config)]) == 1  # nobody comes
-    monkeypatch.setattr("tacit.study.party_threads.cores", lambda: 64)
+    monkeypatch.setattr("tacit.party.config.cores", lambda: 64)
     assert main(["party", str(pair.bank)]) == 1
     assert used == [3, 3, 3]
     capsys.readouterr()

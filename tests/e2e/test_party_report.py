@@ -11,9 +11,9 @@ import torch
 from parties import Pair, train_here
 from tacit import Guard
 from tacit.cli import main
-from tacit.runtime.state_folder import StateFolder
-from tacit.study.label_measures import LabelMeasures
-from tacit.study.party_config import read_party_config
+from tacit.party.config import read_party_config
+from tacit.party.metrics import LabelMeasures
+from tacit.state_dir import StateFolder
 from tacit.testing import low_rank_cut
 
 ATTACKS = ["norm", "cosine", "memory(of=norm)"]

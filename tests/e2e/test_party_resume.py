@@ -79,7 +79,7 @@ def test_a_finished_run_is_finished_again(pairs, monkeypatch):
         with Running(pair.platform) as platform:
             both_end(bank, platform)
     together = pair.read("bank", "results.json")
-    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
+    monkeypatch.setattr("tacit.party.acceptor.GOODBYE", 0.1)
     assert main(["party", str(pair.bank)]) == 0
     alone = pair.read("bank", "results.json")
     assert pair.journal() == journal

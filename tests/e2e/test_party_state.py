@@ -14,15 +14,15 @@ from torch import nn
 from parties import KEY, SECRET, Pair, configure, differences, train_here
 from party_processes import Training, wait_until
 from tacit import Guard, data, objective
+from tacit.accounting import Ledger
 from tacit.cli import main
 from tacit.data.schema import schema_path
 from tacit.errors import PeerError
-from tacit.measure import Ledger
-from tacit.runtime.journal import Journal
-from tacit.runtime.journalled import Journalled
-from tacit.runtime.messages import Embedding
-from tacit.runtime.party import LabelParty, adam
-from tacit.runtime.state_folder import StateFolder
+from tacit.party.journal import Journal
+from tacit.party.journaled_label import JournaledLabelParty
+from tacit.state_dir import StateFolder
+from tacit.training.cut import Embedding
+from tacit.training.party import LabelParty, adam
 
 START, RECORD = 256, 112
 ROWS = torch.arange(8)
@@ -110,7 +110,7 @@ def test_labels_in_another_order_are_the_same(pair, monkeypatch):
     table = pair.bank.parent / "labels.csv"
     head, *rows = table.read_text().splitlines()
     table.write_text("\n".join([head, *reversed(rows)]) + "\n")
-    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
+    monkeypatch.setattr("tacit.party.acceptor.GOODBYE", 0.1)
     assert main(["party", str(pair.bank)]) == 0
 
 
@@ -167,7 +167,7 @@ def randomised(tmp_path_factory):
 @pytest.fixture
 def labelled(randomised, tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
+    monkeypatch.setattr("tacit.party.acceptor.GOODBYE", 0.1)
     return randomised.copy(tmp_path / "pair")
 
 
@@ -178,8 +178,13 @@ def test_another_randomisation_under_the_secret_of_a_run(labelled, capsys, label
     if not saved:
         shutil.rmtree(labelled.state("bank") / "checkpoints")
     configure(labelled.bank, labels=labels)
-    refused(capsys, labelled.bank, "this run began with labels rr(epsilon=1)",
-            "a second release", "set it back, or name another state folder")  # fmt: skip
+    refused(
+        capsys,
+        labelled.bank,
+        "this run began with labels rr(epsilon=1)",
+        "a second release",
+        "set it back, or name another state folder",
+    )
 
 
 def test_another_correction_goes_on_with_the_labels_of_a_run(labelled):
@@ -201,8 +206,9 @@ def test_a_label_secret_that_is_gone_or_another(labelled, capsys):
 def test_a_run_with_labels_that_an_earlier_version_began(labelled, capsys):
     """Its coins depended on more than they do now; there is no note of what they did depend on."""
     (labelled.state("bank") / "randomisation.json").unlink()
-    refused(capsys, labelled.bank, "this run was begun by another version",
-            "end it with that version")  # fmt: skip
+    refused(
+        capsys, labelled.bank, "this run was begun by another version", "end it with that version"
+    )
 
 
 def test_labels_of_a_run_that_began_without(pair, capsys):
@@ -261,7 +267,7 @@ def test_what_is_read_of_a_table_stays_in_the_state_folder_for_its_owner_alone(
         bank = {"protect": "none", "attacks": []}
         pair = Pair(tmp_path / "pair", rows=300, epochs=1, batch_size=32, bank=bank)
         train_here(pair, monkeypatch)
-        monkeypatch.setattr("tacit.study.party_check.LIMIT", 0.1)
+        monkeypatch.setattr("tacit.party.preflight.LIMIT", 0.1)
         assert main(["party", str(pair.bank), "--check"]) == 1
     finally:
         os.umask(before)
@@ -280,7 +286,7 @@ def test_what_is_read_of_a_table_stays_in_the_state_folder_for_its_owner_alone(
     assert files_with_labels(tmp_path) == []
     assert main(["party", str(pair.bank), "--remove-tables"]) == 0
     assert "nothing was there" in capsys.readouterr().out
-    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
+    monkeypatch.setattr("tacit.party.acceptor.GOODBYE", 0.1)
     assert main(["party", str(pair.bank)]) == 0  # it is read again where it is needed
     assert files_with_labels(tmp_path) == places
 
@@ -325,8 +331,9 @@ class Restarted:
         self.top = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
         self.optimizer = adam(self.top, 0.01)
         secret = SECRET if labels else None
-        guard = Guard("marvell(s=4)", key=KEY, labels=labels, label_secret=secret,
-                      ledger=Ledger(run="r"))  # fmt: skip
+        guard = Guard(
+            "marvell(s=4)", key=KEY, labels=labels, label_secret=secret, ledger=Ledger(run="r")
+        )
         if states is not None:
             weights, moments, guarded, counted = states
             self.top.load_state_dict(weights)
@@ -336,10 +343,11 @@ class Restarted:
         truth = torch.tensor([0, 1] * 4)
         ids = [f"id-{row}" for row in ROWS.tolist()]
         y = guard.labels(ids, truth) if labels else truth
-        party = LabelParty(self.top, y, guard=guard, objective=objective.get("bce"),
-                           optimizer=self.optimizer)  # fmt: skip
+        party = LabelParty(
+            self.top, y, guard=guard, objective=objective.get("bce"), optimizer=self.optimizer
+        )
         self.guard, self.journal = guard, Journal.open(path, run="r", secret=SECRET)
-        self.end = Journalled(party, self.journal)
+        self.end = JournaledLabelParty(party, self.journal)
 
     def states(self):
         kept = self.top.state_dict(), self.optimizer.state_dict()
@@ -389,8 +397,14 @@ def test_a_step_that_is_allowed_again_counts_twice_from_then_on(tmp_path, labels
 def test_no_checkpoint_outlives_the_journal_in_a_power_cut(tmp_path, monkeypatch):
     """The journal is on disk whenever a checkpoint of the label party gets its name."""
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
-    pair = Pair(tmp_path / "pair", rows=300, epochs=1, batch_size=32, save_every=3,
-                bank={"protect": "none", "attacks": []})  # fmt: skip
+    pair = Pair(
+        tmp_path / "pair",
+        rows=300,
+        epochs=1,
+        batch_size=32,
+        save_every=3,
+        bank={"protect": "none", "attacks": []},
+    )
     journal, synced, held = pair.state("bank") / "journal", [], []
     fsync, rename = os.fsync, Path.rename
 

@@ -13,8 +13,8 @@ import torch
 from parties import Pair, configure, train_here
 from party_processes import TACIT
 from tacit import data, nets
-from tacit.runtime.checkpoint import Checkpoints
-from tacit.study.party_config import read_party_config
+from tacit.party.checkpoint import CheckpointStore
+from tacit.party.config import read_party_config
 
 
 @pytest.fixture
@@ -22,8 +22,9 @@ def trained(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    pair = Pair(tmp_path / "pair", epochs=2, batch_size=32, wait=30,
-                bank={"protect": "none", "attacks": []})  # fmt: skip
+    pair = Pair(
+        tmp_path / "pair", epochs=2, batch_size=32, wait=30, bank={"protect": "none", "attacks": []}
+    )
     train_here(pair, monkeypatch)
     yield pair
     torch.set_num_threads(before)
@@ -45,13 +46,31 @@ def predict(pair, files, *words, refused=False):
     A label party that has refused the other one goes on waiting: it is interrupted.
     """
     out = pair.folder / "scores.csv"
-    commands = {party: [TACIT, "predict", str(pair.folder / party / "party.toml"), "--data",
-                        str(files[party]), "--out", str(out), "--json", *words]
-                for party in ("bank", "platform")}  # fmt: skip
+    commands = {
+        party: [
+            TACIT,
+            "predict",
+            str(pair.folder / party / "party.toml"),
+            "--data",
+            str(files[party]),
+            "--out",
+            str(out),
+            "--json",
+            *words,
+        ]
+        for party in ("bank", "platform")
+    }
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    running = {party: subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE,  # noqa: S603
-                                       text=True, env=env)
-               for party, words in commands.items()}  # fmt: skip
+    running = {
+        party: subprocess.Popen(  # noqa: S603
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        for party, words in commands.items()
+    }
     said = {"platform": running["platform"].communicate(timeout=90)}
     if refused:
         running["bank"].send_signal(signal.SIGINT)
@@ -61,8 +80,9 @@ def predict(pair, files, *words, refused=False):
 
 def part(pair, party, name, model):
     config = read_party_config(pair.folder / party / "party.toml")
-    held = Checkpoints(pair.state(party) / "checkpoints",
-                       run=f"{config.name} with {config.peer}").latest()  # fmt: skip
+    held = CheckpointStore(
+        pair.state(party) / "checkpoints", run=f"{config.name} with {config.peer}"
+    ).latest()
     model.load_state_dict(held.models[name])
     return model
 
@@ -80,15 +100,25 @@ def test_scores_are_those_of_the_whole_model(trained):
         scores = {row["id"]: float(row["score"]) for row in csv.DictReader(file)}
     assert out.stat().st_mode & 0o077 == 0
     bank = data.load_party(files["bank"], role="label", encoding=encoding(trained, "bank"))
-    platform = data.load_party(files["platform"], role="feature",
-                               encoding=encoding(trained, "platform"))  # fmt: skip
+    platform = data.load_party(
+        files["platform"], role="feature", encoding=encoding(trained, "platform")
+    )
     net = nets.get(read_party_config(trained.bank).model)
-    bottom = part(trained, "platform", "bottom", net.bottom(
-        nets.Inputs(*platform.inputs), cut=None, classes=2, seed=0))  # fmt: skip
-    top = part(trained, "bank", "top", net.top(
-        bottom.width, own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=0))  # fmt: skip
-    here, there = ({id_: row for row, id_ in enumerate(table.ids.tolist())}
-                   for table in (bank, platform))  # fmt: skip
+    bottom = part(
+        trained,
+        "platform",
+        "bottom",
+        net.bottom(nets.Inputs(*platform.inputs), cut=None, classes=2, seed=0),
+    )
+    top = part(
+        trained,
+        "bank",
+        "top",
+        net.top(bottom.width, own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=0),
+    )
+    here, there = (
+        {id_: row for row, id_ in enumerate(table.ids.tolist())} for table in (bank, platform)
+    )
     assert scores.keys() == here.keys() & there.keys()
     ids = sorted(scores)
     with torch.no_grad():
@@ -109,8 +139,13 @@ def test_parties_with_models_of_different_steps_do_not_predict(trained, monkeypa
     train_here(other, monkeypatch)
     shorter = new_rows(trained)
     configure(trained.bank, epochs=3, wait=60)
-    configure(trained.platform, address=trained.address, state=str(other.state("platform")),
-              epochs=3, wait=60)  # fmt: skip
+    configure(
+        trained.platform,
+        address=trained.address,
+        state=str(other.state("platform")),
+        epochs=3,
+        wait=60,
+    )
     said, codes, out = predict(trained, shorter, refused=True)
     assert codes["platform"] in (1, 2), said
     assert "steps, here" in said["platform"][1] + said["bank"][1]

@@ -13,13 +13,19 @@ from party_processes import Running, Training, wait_until
 from peers import Rogue, dial_to
 from tacit import data
 from tacit.errors import LostError
-from tacit.runtime.dialogue import Align
-from tacit.runtime.memory_line import memory_lines
-from tacit.runtime.psi import PsiSide, Secrets
-from tacit.runtime.wrappers import Recording
+from tacit.wire.protocol.messages import Align
+from tacit.wire.psi._messages import Secrets
+from tacit.wire.psi.ecdh import PsiSide
+from tacit.wire.transport.memory import memory_transports
+from tacit.wire.transport.wrappers import RecordingTransport
 
-SETTINGS = {"epochs": 2, "batch_size": 32, "save_every": 10, "matching": "private",
-            "bank": {"protect": "marvell(s=4)", "attacks": []}}  # fmt: skip
+SETTINGS = {
+    "epochs": 2,
+    "batch_size": 32,
+    "save_every": 10,
+    "matching": "private",
+    "bank": {"protect": "marvell(s=4)", "attacks": []},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +49,9 @@ def listened(monkeypatch):
     frames = []
 
     def dial(self):
-        ours, theirs = memory_lines()
+        ours, theirs = memory_transports()
         self._lines.put(theirs)
-        return Recording(ours, lambda _, frame: frames.append(frame))
+        return RecordingTransport(ours, lambda _, frame: frames.append(frame))
 
     monkeypatch.setattr(parties._Meeting, "dial", dial)
     return frames
@@ -169,6 +175,7 @@ def test_three_feature_parties_share_one_order(tmp_path, monkeypatch):
     train_here(several, monkeypatch)
     orders = [kept(several, party) for party in ("bank", *several.features)]
     assert all(order == orders[0] for order in orders)
-    assert len(orders[0]) < len(data.load_party(several.folder / "registry" / "features.csv",
-                                                role="feature"))  # fmt: skip
+    assert len(orders[0]) < len(
+        data.load_party(several.folder / "registry" / "features.csv", role="feature")
+    )
     assert orders[0] != sorted(orders[0])

@@ -48,7 +48,8 @@ def test_the_loop_is_ten_lines_around_one():
 def test_examples_run(name, capsys):
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     out = capsys.readouterr().out
-    none, marvell = (next(line for line in out.splitlines() if line.startswith(s))
-                     for s in ("none", "marvell"))  # fmt: skip
+    none, marvell = (
+        next(line for line in out.splitlines() if line.startswith(s)) for s in ("none", "marvell")
+    )
     assert "cosine 1.000" in none
     assert float(re.search(r"cosine (\S+)", marvell).group(1)) < 0.7

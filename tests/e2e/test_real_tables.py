@@ -3,8 +3,8 @@
 import pytest
 
 from tacit.data import find
-from tacit.study.config import TrainConfig
-from tacit.study.trial import run
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import run
 
 COMMON = {"monitor_every": 1, "layers": True, "threads": 1}
 SETTINGS = {

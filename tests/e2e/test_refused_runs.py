@@ -9,12 +9,12 @@ import torch
 
 from parties import Pair, Quartet, configure, train_here
 from party_processes import Running, Training
+from tacit.accounting import recommend
 from tacit.cli import main
 from tacit.cli.init import make_pair
-from tacit.measure import recommend
-from tacit.study.config import TrainConfig
-from tacit.study.sweep_store import key_of
-from tacit.study.work import TRAIN, perform
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.sweep_store import key_of
+from tacit.experiment.sweep_worker import TRAIN, perform
 
 ROWS = 120
 
@@ -62,7 +62,7 @@ def train(capsys, *words):
         (["--batch-size", 16, "--protect", "none", "--budget", "auc=0.7"], None, "claims nothing"),
         (["--batch-size", 16, "--model", "mlp", "--layers", "--parties", 2], None, "--parties 1"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("record", [[], ["--record"]])
 def test_a_refused_run_exits_2_and_leaves_nothing(tmp_path, capsys, words, days, said, record):
     split = None if days is None else [n * days // ROWS for n in range(ROWS)]
@@ -101,8 +101,9 @@ def test_a_schema_that_names_two_parties_trains_with_both(tmp_path, capsys, mode
     assert code == 0, err
     assert json.loads((out / "results.json").read_text())["parties"] == 2
     assert {p.name for p in out.glob("feature_party_*")} == {
-        "feature_party_0.safetensors", "feature_party_1.safetensors",
-    }  # fmt: skip
+        "feature_party_0.safetensors",
+        "feature_party_1.safetensors",
+    }
     again, _, err = train(capsys, "--config", out / "config.toml")
     assert again == 0, err
 
@@ -149,8 +150,11 @@ def test_a_table_that_cannot_fill_a_batch_is_refused_before_anyone_is_waited_for
 
 def test_two_feature_parties_with_one_number_are_refused(tmp_path):
     run = Quartet(
-        tmp_path / "run", bank={"protect": "none", "attacks": []}, epochs=1, batch_size=32,
-    )  # fmt: skip
+        tmp_path / "run",
+        bank={"protect": "none", "attacks": []},
+        epochs=1,
+        batch_size=32,
+    )
     configure(run.folder / "bureau" / "party.toml", number=0)
     with Training(run) as training:
         assert training.running["bureau"].end() == 2
@@ -174,8 +178,8 @@ def test_the_sample_is_protected_for_all_of_its_epochs(tmp_path):
     for line in (f'labels = "{labels.labels}"', f'budget = "{noise.budget}"'):
         assert f"# {line}" in text
     # What stands there as a comment can be uncommented.
-    from tacit.study.budget_plan import plan_party
-    from tacit.study.party_config import read_party_config
+    from tacit.party.budget_plan import plan_party
+    from tacit.party.config import read_party_config
 
     bank.write_text(text.replace("# budget", "budget"))
     assert plan_party(read_party_config(bank), classes=2).allowed == settings["epochs"]

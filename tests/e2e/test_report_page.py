@@ -9,7 +9,7 @@ from browser_pipe import BROWSER, Browser
 from report_examples import AUDITS, ODD, PICTURES, RUNS, published_marvell
 from sweep_examples import sweep_records
 from tacit import report
-from tacit.report.fields import finite
+from tacit.fields import finite
 
 NAMES = [*AUDITS, "runs", "run", "sweep"]
 # The lowest contrast of any text on the page against what lies behind it (WCAG 2), and the text.

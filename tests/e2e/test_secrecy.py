@@ -13,21 +13,22 @@ from parties import KEY, SECRET, Pair
 from peers import Bank, Meeting, honest, surroundings
 from tacit import Guard, objective, run_audit
 from tacit.measure import auc_bound
-from tacit.runtime.dialogue import (
+from tacit.party.schedule import Schedule
+from tacit.training.party import LabelParty
+from tacit.types import View
+from tacit.wire.protocol._header import HEADER_BYTES
+from tacit.wire.protocol.codec import decode, encode
+from tacit.wire.protocol.messages import (
     Align,
-    Checkpoint,
+    CheckpointMessage,
+    EmbeddingMessage,
     Evaluate,
+    GradientMessage,
     Heartbeat,
     Hello,
     Records,
-    Release,
-    Train,
 )
-from tacit.runtime.frames import HEADER_BYTES, decode, encode
-from tacit.runtime.party import LabelParty
-from tacit.runtime.schedule import Schedule
-from tacit.runtime.wrappers import Recording
-from tacit.types import View
+from tacit.wire.transport.wrappers import RecordingTransport
 
 ATTACKS = (
     *("norm", "cosine", "hint", "mean", "median", "majority", "principal", "energy"),
@@ -68,14 +69,20 @@ class Run:
         seen = {"sent": [], "received": []}
         for way, frame in self.frames:
             message = decode(frame)
-            if isinstance(message, Train | Release):
+            if isinstance(message, EmbeddingMessage | GradientMessage):
                 seen[way].append(message)
         return [
-            View(grads=g.gradient.values, embeddings=e.embedding.values, ids=rows, step=g.step,
-                 epoch=epoch)
-            for (epoch, rows), e, g in zip(self.batches, seen["received"], seen["sent"],
-                                           strict=True)
-        ]  # fmt: skip
+            View(
+                grads=g.gradient.values,
+                embeddings=e.embedding.values,
+                ids=rows,
+                step=g.step,
+                epoch=epoch,
+            )
+            for (epoch, rows), e, g in zip(
+                self.batches, seen["received"], seen["sent"], strict=True
+            )
+        ]
 
 
 def spied(run, bank):
@@ -90,8 +97,11 @@ def spied(run, bank):
             self._outputs(rows, cut), torch.from_numpy(run.truth)[rows]
         )
         run.clean.append(torch.autograd.grad(loss, cut)[0])
-        run.weights += [row.numpy().tobytes() for p in self.top.parameters()
-                        for row in p.detach().clone().reshape(len(p), -1)]  # fmt: skip
+        run.weights += [
+            row.numpy().tobytes()
+            for p in self.top.parameters()
+            for row in p.detach().clone().reshape(len(p), -1)
+        ]
         return step(self, rows, embeddings)
 
     def watched_update(self):
@@ -104,9 +114,11 @@ def spied(run, bank):
         return released
 
     stack = ExitStack()
-    for owner, name, stand_in in ((LabelParty, "step", watched_step),
-                                  (LabelParty, "update", watched_update),
-                                  (Guard, "release", watched_release)):  # fmt: skip
+    for owner, name, stand_in in (
+        (LabelParty, "step", watched_step),
+        (LabelParty, "update", watched_update),
+        (Guard, "release", watched_release),
+    ):
         stack.enter_context(mock.patch.object(owner, name, stand_in))
     return stack
 
@@ -119,13 +131,21 @@ class Tapped(Meeting):
 
     def accept(self, *, timeout):
         line = self._meeting.accept(timeout=timeout)
-        return Recording(line, lambda way, frame: self._frames.append((way, frame)))
+        return RecordingTransport(line, lambda way, frame: self._frames.append((way, frame)))
 
 
 def record(folder, *, planted=None, **bank_settings):
     """Let both companies train; return everything."""
-    pair = Pair(folder, rows=3000, epochs=2, batch_size=128, save_every=1000, test_percent=10,
-                wait=60, bank={"attacks": [], **bank_settings})  # fmt: skip
+    pair = Pair(
+        folder,
+        rows=3000,
+        epochs=2,
+        batch_size=128,
+        save_every=1000,
+        test_percent=10,
+        wait=60,
+        bank={"attacks": [], **bank_settings},
+    )
     run, banks = Run(), []
     with spied(run, banks), planted or ExitStack():
         with Bank(pair, wrap=lambda meeting: Tapped(meeting, run.frames)) as bank:
@@ -160,8 +180,11 @@ def columns(run):
 def packed(labels):
     """Return labels as bits from every place on, both ways round."""
     twice = np.concatenate([labels, labels]).astype(np.uint8)
-    return [np.packbits(twice[at : at + 128], bitorder=order).tobytes()
-            for at in range(len(labels)) for order in ("big", "little")]  # fmt: skip
+    return [
+        np.packbits(twice[at : at + 128], bitorder=order).tobytes()
+        for at in range(len(labels))
+        for order in ("big", "little")
+    ]
 
 
 def has_bits(data):
@@ -218,7 +241,7 @@ def body(frame):
     """Return what follows the header, without the numbers in a record that both parties know."""
     with suppress(RuntimeError):
         message = decode(frame)
-        if isinstance(message, Release):
+        if isinstance(message, GradientMessage):
             record = message.gradient.record
             _, *known = struct.unpack_from("<qqqq", record)
             assert known == [1, message.step, message.step]
@@ -232,9 +255,9 @@ def plain(frame):
         message = decode(frame)
     except RuntimeError:
         return False
-    allowed = isinstance(message, Hello | Align | Records | Release | Checkpoint | Heartbeat) or (
-        isinstance(message, Evaluate) and message.note is None and message.values is None
-    )
+    allowed = isinstance(
+        message, Hello | Align | Records | GradientMessage | CheckpointMessage | Heartbeat
+    ) or (isinstance(message, Evaluate) and message.note is None and message.values is None)
     return allowed and encode(message) == frame
 
 
@@ -253,8 +276,11 @@ def broken(run, *, labels=None, certificate=None, attacks=ATTACKS):
         guard = Guard("none", labels=labels, seed=0)
         claimed = guard.label_certificate(baseline_auc=baseline).combined_auc
     assert claimed < 0.85, "a claim that allows everything would hide everything"
-    return {row["attack"] for row in audit.table
-            if row["state"] == "leaks" and row["low"] > (row["bound"] or claimed)}  # fmt: skip
+    return {
+        row["attack"]
+        for row in audit.table
+        if row["state"] == "leaks" and row["low"] > (row["bound"] or claimed)
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -316,8 +342,13 @@ def test_a_mechanism_that_did_not_run_is_found(tmp_path):
 
 
 HIDDEN = {
-    **{f"labels as {kind}": (lambda run, kind=kind: columns(run)[5].astype(kind).tobytes(),
-                             "labels as numbers") for kind in TYPES},
+    **{
+        f"labels as {kind}": (
+            lambda run, kind=kind: columns(run)[5].astype(kind).tobytes(),
+            "labels as numbers",
+        )
+        for kind in TYPES
+    },
     "labels as bits": (lambda run: packed(columns(run)[5])[0], "labels as bits"),
     "labels as bits, turned": (lambda run: packed(columns(run)[-1])[77], "labels as bits"),
     "the noise key": (lambda _: KEY, "a key"),
@@ -326,16 +357,18 @@ HIDDEN = {
     "a row of weights": (lambda run: run.weights[3], "a weight of the top model"),
     "a loss": (lambda run: np.float64(run.losses[9]).tobytes(), "a loss or a measure"),
     "a loss as float32": (lambda run: np.float32(run.losses[9]).tobytes(), "a loss or a measure"),
-    "a measure": (lambda run: f"auc {run.history[0]['test']['auc']:.4f}".encode(),
-                  "a loss or a measure"),
-}  # fmt: skip
+    "a measure": (
+        lambda run: f"auc {run.history[0]['test']['auc']:.4f}".encode(),
+        "a loss or a measure",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_is_appended_to_a_frame_is_found(marvell, name):
     make, says = HIDDEN[name]
     frames = list(marvell.sent)
-    place = next(n for n, f in enumerate(frames) if isinstance(decode(f), Release)) + 5
+    place = next(n for n, f in enumerate(frames) if isinstance(decode(f), GradientMessage)) + 5
     frames[place] += make(marvell)
     assert {says, "bytes that are no message"} <= leaks(marvell, frames)
 

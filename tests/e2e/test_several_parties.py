@@ -8,9 +8,9 @@ from parties import KEY, Quartet, as_arrays, differences, rows_of, same_bits, tr
 from party_processes import Training, train
 from tacit import Guard, data, nets
 from tacit.nets import combine, combined_width
+from tacit.party.config import read_party_config
+from tacit.party.schedule import Schedule
 from tacit.rng import Key
-from tacit.runtime.schedule import Schedule
-from tacit.study.party_config import read_party_config
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +32,17 @@ def plain_loop(parties):
     """Train with all bottoms, the top and a guard in one loop."""
     config = read_party_config(parties.bank)
     bank = data.load_party(parties.bank.parent / "labels.csv", role="label")
-    tables = [data.load_party(parties.folder / name / "features.csv", role="feature")
-              for name in parties.features]  # fmt: skip
+    tables = [
+        data.load_party(parties.folder / name / "features.csv", role="feature")
+        for name in parties.features
+    ]
     ids = sorted(set(bank.ids.tolist()).intersection(*(t.ids.tolist() for t in tables)))
     here = rows_of(ids, bank)
     net, plan = nets.get(config.model), config.plan(classes=2)
-    bottoms = [net.bottom(nets.Inputs(*table.inputs), cut=None, classes=2, seed=config.seed,
-                          party=number) for number, table in enumerate(tables)]  # fmt: skip
+    bottoms = [
+        net.bottom(nets.Inputs(*table.inputs), cut=None, classes=2, seed=config.seed, party=number)
+        for number, table in enumerate(tables)
+    ]
     width = combined_width([plan.cut[0]] * len(tables), config.combine)
     top = net.top(width, own=nets.Inputs(*bank.inputs), cut=None, classes=2, seed=Key(KEY))
     guard = Guard(config.protect, key=KEY)

@@ -8,9 +8,9 @@ import pytest
 from parties import KEY, Pair, configure, train_here
 from tacit.cli import main
 from tacit.errors import UsageError
-from tacit.runtime.checkpoint import Checkpoints
-from tacit.runtime.journal import Journal
-from tacit.runtime.state_folder import StateFolder, kept_secret, write_whole
+from tacit.party.checkpoint import CheckpointStore
+from tacit.party.journal import Journal
+from tacit.state_dir import StateFolder, kept_secret, write_whole
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def pair(trained, tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tacit.runtime.reception.GOODBYE", 0.1)
+    monkeypatch.setattr("tacit.party.acceptor.GOODBYE", 0.1)
     made = trained.copy(tmp_path / "pair")
     configure(made.platform, wait=0.5)
     return made
@@ -36,10 +36,13 @@ def pair(trained, tmp_path, monkeypatch):
 def everything(folder):
     """Return the content, mode and time of change of all that is in a folder."""
     return {
-        path: (path.lstat().st_mode, path.lstat().st_mtime_ns,
-               path.read_bytes() if path.is_file() else None)
+        path: (
+            path.lstat().st_mode,
+            path.lstat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else None,
+        )
         for path in [folder, *folder.rglob("*")]
-    }  # fmt: skip
+    }
 
 
 def moved(place, elsewhere):
@@ -54,8 +57,18 @@ def run(capsys, config):
     return code, capsys.readouterr().err.splitlines()
 
 
-FILES = ("journal", "noise.key", "lock", "encoding.json", "labels.json", "matching.rounds",
-         "matching.key", "matching.npy", "matching.json", "checkpoints")  # fmt: skip
+FILES = (
+    "journal",
+    "noise.key",
+    "lock",
+    "encoding.json",
+    "labels.json",
+    "matching.rounds",
+    "matching.key",
+    "matching.npy",
+    "matching.json",
+    "checkpoints",
+)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -124,7 +137,7 @@ def test_a_store_of_checkpoints_removes_nothing_through_a_link(tmp_path):
     (other / "step-000000001").mkdir(parents=True)
     (other / ".aside-x").mkdir()
     (tmp_path / "checkpoints").symlink_to(other)
-    store = Checkpoints(tmp_path / "checkpoints", run="r", keep=1)
+    store = CheckpointStore(tmp_path / "checkpoints", run="r", keep=1)
     for act in (store.latest, store.steps, lambda: store.save(9, models={}, optimizers={})):
         with pytest.raises(UsageError, match="is a symbolic link"):
             act()

@@ -16,12 +16,12 @@ import tacit
 from party_processes import wait_until
 from sweep_examples import SMALL
 from tacit.cli import main
-from tacit.study import on_ray
-from tacit.study.config import TrainConfig
-from tacit.study.sweep import ATTEMPTS, run_sweep
-from tacit.study.sweep_store import SweepStore, key_of
+from tacit.experiment import ray_pool as on_ray
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.sweep import ATTEMPTS, run_sweep
+from tacit.experiment.sweep_store import SweepStore, key_of
 
-HERE = Path(__file__).parents[1] / "core"
+HERE = Path(__file__).parents[1] / "support"
 TWENTY = """
 name = "twenty"
 [base]
@@ -109,8 +109,17 @@ def test_a_killed_driver_leaves_what_is_done_and_no_worker(capsys, tmp_path, twe
     (first,) = ended(store).values()
     assert 9 <= len(first) < 20
 
-    code, out, err = tacit_sweep(capsys, str(twenty), "--store", str(store), "--workers", "1",
-                                 "--json", "--report", str(tmp_path / "page.html"))  # fmt: skip
+    code, out, err = tacit_sweep(
+        capsys,
+        str(twenty),
+        "--store",
+        str(store),
+        "--workers",
+        "1",
+        "--json",
+        "--report",
+        str(tmp_path / "page.html"),
+    )
     found = json.loads(out)
     assert (code, err.count("\n")) == (1, 1)
     assert "1 of 20 trials failed; the first: " in err
@@ -129,8 +138,10 @@ def test_a_killed_driver_leaves_what_is_done_and_no_worker(capsys, tmp_path, twe
     for key, kept in one.items():
         assert json.dumps(kept.results) == json.dumps(other[key].results)
         assert (kept.state, kept.error, kept.config) == (
-            other[key].state, other[key].error, other[key].config,
-        )  # fmt: skip
+            other[key].state,
+            other[key].error,
+            other[key].config,
+        )
     assert len({kept.run["pid"] for kept in other.values()}) == 3
     assert not any("seconds" in kept.results for kept in one.values() if kept.done)
 

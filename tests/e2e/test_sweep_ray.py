@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tacit.study.grid import read_sweep
-from tacit.study.sweep import run_sweep
-from tacit.study.sweep_store import SweepStore
+from tacit.experiment.grid import read_sweep
+from tacit.experiment.sweep import run_sweep
+from tacit.experiment.sweep_store import SweepStore
 
 pytest.importorskip("ray", reason="ray is an extra: pip install 'tacit[ray]'")
-SCRIPT = Path(__file__).parents[1] / "core" / "ray_cluster.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "ray_cluster.py"
 EIGHT = """
 [base]
 dataset = "breast_cancer"
@@ -50,9 +50,12 @@ def test_trials_spread_over_two_nodes_and_equal_those_of_one_machine(alone, tmp_
         (folder / "sweep.toml").write_text(EIGHT)
         ran = subprocess.run(  # noqa: S603
             [*alone, sys.executable, str(SCRIPT), short],
-            check=False, capture_output=True, text=True, timeout=480,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=480,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
+        )
         assert ran.returncode == 0, ran.stderr[-2000:]
         said = json.loads(ran.stdout.splitlines()[-1])
         assert said["code"] == 0, said["err"]

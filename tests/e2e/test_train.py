@@ -14,12 +14,26 @@ import pytest
 from safetensors.torch import load_file
 
 from tacit.cli import main
-from tacit.study.config import TrainConfig
-from tacit.study.trial import run
+from tacit.experiment.config import TrainConfig
+from tacit.experiment.run import run
 
 TACIT = str(Path(sys.executable).parent / "tacit")
-SMALL = ["--dataset", "ads", "--rows", "4000", "--model", "mlp", "--epochs", "2",
-         "--batch-size", "256", "--lr", "1e-3", "--threads", "1"]  # fmt: skip
+SMALL = [
+    "--dataset",
+    "ads",
+    "--rows",
+    "4000",
+    "--model",
+    "mlp",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "256",
+    "--lr",
+    "1e-3",
+    "--threads",
+    "1",
+]
 
 
 def tacit(capsys, *words):
@@ -32,8 +46,21 @@ def test_train_prints_the_contract_as_json_and_nothing_else(capsys):
     code, out, err = tacit(capsys, "train", *SMALL, "--protect", "marvell(s=4)", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    for key in ("dataset", "model", "protection", "objective", "epochs", "seed", "steps", "train",
-                "test", "leak", "memory_leak", "certificate", "seconds"):  # fmt: skip
+    for key in (
+        "dataset",
+        "model",
+        "protection",
+        "objective",
+        "epochs",
+        "seed",
+        "steps",
+        "train",
+        "test",
+        "leak",
+        "memory_leak",
+        "certificate",
+        "seconds",
+    ):
         assert key in found, key
     assert found["protection"] == "marvell(s=4)"
     assert found["steps"] == 2 * (3600 // 256)
@@ -48,9 +75,12 @@ def test_the_run_directory_is_complete_and_reads_back(capsys, tmp_path):
     assert code == 0
     assert "test auc" in err.lower()
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "metrics.jsonl", "results.json",
-        "feature_party_0.safetensors", "label_party.safetensors",
-    }  # fmt: skip
+        "config.toml",
+        "metrics.jsonl",
+        "results.json",
+        "feature_party_0.safetensors",
+        "label_party.safetensors",
+    }
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert len([line for line in lines if "test" in line]) == 2
     results = json.loads((out / "results.json").read_text())
@@ -142,8 +172,14 @@ def test_a_stream_is_tested_on_each_day_before_it_trains_on_it(tmp_path):
 
     path = tmp_path / "stream.parquet"
     write_ads_parquet(path, 20_000)
-    values = {"dataset": str(path), "model": "mlp", "stream": True, "batch_size": 128, "lr": 1e-3,
-              "monitor_every": 1}  # fmt: skip
+    values = {
+        "dataset": str(path),
+        "model": "mlp",
+        "stream": True,
+        "batch_size": 128,
+        "lr": 1e-3,
+        "monitor_every": 1,
+    }
     trial, found = run(TrainConfig.of(values))
     days = len(set(trial.table.day.tolist()))
     assert len(found["history"]) == days > 3
@@ -157,8 +193,16 @@ def test_a_stream_is_tested_on_each_day_before_it_trains_on_it(tmp_path):
 
 @pytest.mark.parametrize("combine", ["sum", "concat"])
 def test_several_parties(combine):
-    values = {"dataset": "breast_cancer", "model": "mlp", "epochs": 20, "batch_size": 64,
-              "lr": 1e-3, "parties": 3, "combine": combine, "protect": "marvell(s=1)"}  # fmt: skip
+    values = {
+        "dataset": "breast_cancer",
+        "model": "mlp",
+        "epochs": 20,
+        "batch_size": 64,
+        "lr": 1e-3,
+        "parties": 3,
+        "combine": combine,
+        "protect": "marvell(s=1)",
+    }
     _, found = run(TrainConfig.of(values))
     assert found["test"]["auc"] > 0.9
 
@@ -169,17 +213,28 @@ def test_the_phenomenon_on_the_embedded_table():
     Over seeds these means have a standard deviation of 0.02 at most: three seeds leave 0.012, and
     every limit is five of those away.
     """
-    common = {"dataset": "ads", "rows": 20_000, "epochs": 1, "lr": 1e-3, "monitor_every": 1,
-              "layers": True}  # fmt: skip
+    common = {
+        "dataset": "ads",
+        "rows": 20_000,
+        "epochs": 1,
+        "lr": 1e-3,
+        "monitor_every": 1,
+        "layers": True,
+    }
 
     def leaks(spec):
         """The mean over seeds at the cut and at the first layer, by attack."""
-        runs = [run(TrainConfig.of({**common, "protect": spec, "seed": seed}))[1]
-                for seed in range(3)]  # fmt: skip
-        places = [[found["leak"] for found in runs],
-                  [next(iter(found["layers"].values())) for found in runs]]  # fmt: skip
-        return [{attack: np.mean([leak[attack]["mean"] for leak in place]) for attack in place[0]}
-                for place in places]  # fmt: skip
+        runs = [
+            run(TrainConfig.of({**common, "protect": spec, "seed": seed}))[1] for seed in range(3)
+        ]
+        places = [
+            [found["leak"] for found in runs],
+            [next(iter(found["layers"].values())) for found in runs],
+        ]
+        return [
+            {attack: np.mean([leak[attack]["mean"] for leak in place]) for attack in place[0]}
+            for place in places
+        ]
 
     (none, none_first), (marvell, marvell_first) = leaks("none"), leaks("marvell(s=4)")
     assert none["cosine"] > 0.94
@@ -194,8 +249,20 @@ def test_the_phenomenon_on_the_embedded_table():
 
 def test_an_interrupt_leaves_a_usable_run_directory(tmp_path):
     out = tmp_path / "run"
-    words = [TACIT, "train", "--dataset", "ads", "--rows", "20000", "--epochs", "500",
-             "--threads", "1", "--out", str(out)]  # fmt: skip
+    words = [
+        TACIT,
+        "train",
+        "--dataset",
+        "ads",
+        "--rows",
+        "20000",
+        "--epochs",
+        "500",
+        "--threads",
+        "1",
+        "--out",
+        str(out),
+    ]
     # Whoever runs the tests in the background ignores interrupts, and so would this process.
     attentive = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with (tmp_path / "stderr").open("w") as stderr:

@@ -126,8 +126,9 @@ def test_the_combination_of_many_classes(classes):
     rng = np.random.default_rng(0)
     flip, baseline = 0.5, 0.7
     y = np.arange(COUNT) % 2
-    noisy, _ = randomized(f"rr(epsilon={math.log((classes - 1) * (1 - flip) / flip)})", y,
-                          classes=classes)  # fmt: skip
+    noisy, _ = randomized(
+        f"rr(epsilon={math.log((classes - 1) * (1 - flip) / flip)})", y, classes=classes
+    )
     a = math.log((1 - flip) / (flip / (classes - 1)))
     odds = a * ((noisy.numpy() == 1).astype(float) - (noisy.numpy() == 0))
     d = math.sqrt(2) * stats.norm.ppf(baseline)

@@ -13,8 +13,8 @@ from tacit.objective import Setting, Turn
 from tacit.objective import get as get_objective
 from tacit.protect.base import Batch, draw
 from tacit.rng import Key
-from tacit.runtime import adam
 from tacit.testing import low_rank_cut, many_class_cut
+from tacit.training import adam
 
 SPECS = [
     "gaussian(0.1)",
@@ -82,9 +82,15 @@ def test_nor_with_gafm(spec, protect):
     rng = torch.Generator().manual_seed(1)
     labels = (torch.rand(512, generator=rng) < 0.4).long()
     learner = get_objective(spec).learner(
-        Setting(top=model, optimizer=adam(model, 1e-2), labels=labels, width=1,
-                key=Key.from_seed(5), first_steps=0)
-    )  # fmt: skip
+        Setting(
+            top=model,
+            optimizer=adam(model, 1e-2),
+            labels=labels,
+            width=1,
+            key=Key.from_seed(5),
+            first_steps=0,
+        )
+    )
     guard, releases = Guard(protect, seed=1), []
     for step in range(40):
         z = 0.2 + 0.3 * labels.unsqueeze(1) + 0.3 * torch.rand(512, 1, generator=rng)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tacit import Guard, View, attack, measure
-from tacit.attack.crossfit import cross_fit
+from tacit.evaluate.crossfit import cross_fit
 from tacit.testing import low_rank_cut
 
 PUBLISHED, FULL = "marvell(s=4)", "marvell(s=4, covariance=full)"

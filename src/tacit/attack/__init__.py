@@ -1,17 +1,15 @@
 """Attacks: what a feature party can read out of the gradients that it is sent."""
 
-from tacit.attack.base import ATTACKS, Attack, Pursuit, Scored, Sight
+from tacit.attack.base import ATTACKS, Attack, PreparedView, Scored, StreamingAttack
 from tacit.attack.scoring import Cosine, Hint, Majority, Mean, Median, Norm
 
 # Attacks are listed in the order of their import, and the published ones come first.
 # isort: split
 from tacit.attack.clustering import KMeans
-from tacit.attack.completion import Completion
-from tacit.attack.crossfit import cross_fit, cross_fit_probabilities, prediction_baseline
+from tacit.attack.learned.gradient_matching import Exploit, Unsplit
+from tacit.attack.learned.model_completion import Completion
 from tacit.attack.lowbits import LowBits
-from tacit.attack.matching import Exploit, Unsplit
 from tacit.attack.memory import Memory
-from tacit.attack.oracle import reveal
 from tacit.attack.spectral import Energy, Principal
 from tacit.attack.supervised import Supervised
 
@@ -30,18 +28,14 @@ __all__ = [
     "Median",
     "Memory",
     "Norm",
+    "PreparedView",
     "Principal",
-    "Pursuit",
     "Scored",
-    "Sight",
+    "StreamingAttack",
     "Supervised",
     "Unsplit",
-    "cross_fit",
-    "cross_fit_probabilities",
     "get",
     "names",
-    "prediction_baseline",
-    "reveal",
 ]
 
 

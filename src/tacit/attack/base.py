@@ -1,8 +1,8 @@
 """What an attack is: a score per example out of what the feature party saw, and nothing else.
 
 An attack declares the side information that it uses. The call checks the view once for every
-attack, brings the gradients to a common scale and hands the attack a :class:`Sight`; labels have
-no way in.
+attack, brings the gradients to a common scale and hands the attack a :class:`PreparedView`;
+labels have no way in.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from torch import Tensor
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent
 from tacit.spec import Registry, Specified
-from tacit.types import View
-
-__all__ = ["ATTACKS", "Attack", "Pursuit", "Scored", "Sight", "shift"]
+from tacit.types import Known, View
 
 # Scores go back to the gradients' units up to this power of two; beyond it, float64 would drop
 # small scores to zero or large ones to infinity and the ranking with them.
@@ -31,7 +29,7 @@ _INDICES = (torch.int64, torch.int32, torch.int16)
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sight:
+class PreparedView:
     """A checked view, ready for arithmetic.
 
     Attributes:
@@ -98,7 +96,7 @@ class Scored:
     clusters: Tensor | None = None
 
 
-class Pursuit(ABC):
+class StreamingAttack(ABC):
     """An attack in progress over many views; it remembers examples by their id."""
 
     @abstractmethod
@@ -144,7 +142,7 @@ class Attack(Specified, ABC):
         return self.scores(self.look(view), rng)
 
     @final
-    def scores(self, sight: Sight, rng: torch.Generator) -> Tensor:
+    def scores(self, sight: PreparedView, rng: torch.Generator) -> Tensor:
         """Return what the call returns, for a sight that was had before."""
         with torch.no_grad():
             scores = self.score(sight, rng).to(torch.float64)
@@ -156,10 +154,10 @@ class Attack(Specified, ABC):
         return scores
 
     @abstractmethod
-    def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return one score per row; any randomness comes from ``rng``."""
 
-    def pursue(self, rng: torch.Generator) -> Pursuit | None:  # noqa: ARG002
+    def pursue(self, rng: torch.Generator) -> StreamingAttack | None:  # noqa: ARG002
         """Return the attack over many views, or None where views are judged one by one."""
         return None
 
@@ -168,7 +166,7 @@ class Attack(Specified, ABC):
         return None
 
     @torch.no_grad()
-    def look(self, view: View) -> Sight:
+    def look(self, view: View) -> PreparedView:
         """Return a checked view; attacks with the same needs see the same."""
         self._check_needs(view)
         grads = as_rows(view.grads.detach()).double()
@@ -178,7 +176,7 @@ class Attack(Specified, ABC):
         side = {name: shift(gradient, -peak) for name, gradient in known.items()}
         if "hints" in self.needs:
             side["hints"] = self._hints(view, len(grads))
-        return Sight(rows=shift(grads, -peak), view=view, exponent=peak, side=side)
+        return PreparedView(rows=shift(grads, -peak), view=view, exponent=peak, side=side)
 
     def _check_needs(self, view: View) -> None:
         for name in sorted(self.needs - {"embeddings"}):
@@ -238,3 +236,24 @@ def shift(values: Tensor, power: int) -> Tensor:
     if abs(power) <= _REACH:
         return values * 2.0**power
     return values * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
+
+
+def classes_of(known: Known) -> int:
+    """Return how many classes there are: as known, as the prior has, or else two."""
+    count = known.classes
+    if count is not None and count < 2:
+        raise InputError(f"known.classes must be 2 or more, got {count}: leave it out for two")
+    if known.prior is None:
+        return 2 if count is None else count
+    shares = known.prior
+    if shares.dim() != 1 or (count is not None and len(shares) != count) or len(shares) < 2:
+        raise InputError(
+            f"known.prior must have one share for each of {count or '2 or more'} classes, "
+            f"got shape {tuple(shares.shape)}: give the shares of the same classes"
+        )
+    if not bool(torch.isfinite(shares).all()) or bool((shares <= 0).any()):
+        raise InputError(
+            f"known.prior must be positive shares of the classes, got {shares.tolist()}: "
+            "leave out classes that never occur"
+        )
+    return len(shares)

@@ -11,14 +11,12 @@ from typing import ClassVar, Final, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, Pursuit, Scored, Sight, shift
-from tacit.attack.memory import Places, grown, ids_of
+from tacit.attack.base import ATTACKS, Attack, PreparedView, Scored, StreamingAttack, shift
+from tacit.attack.memory import IdIndex, grown, ids_of
 from tacit.errors import InputError
 from tacit.rows import as_rows, exponent, unit_rows
 from tacit.spec import require
 from tacit.types import View
-
-__all__ = ["KMeans"]
 
 _STARTS: Final = 10  # k-means keeps the best of so many starts
 _SAMPLE: Final = 8192  # rows of an epoch that decide where its groups lie
@@ -74,7 +72,7 @@ class KMeans(Attack):
         if self.by == "direction":
             object.__setattr__(self, "needs", frozenset())
 
-    def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return how much nearer each row lies to the smallest group than to the next one."""
         return self._sort(sight, rng)[0]
 
@@ -82,11 +80,11 @@ class KMeans(Attack):
         """Return each row's group as int64 ``[B]``, 0 for the largest group and so on."""
         return self._sort(self.look(view), rng)[1]
 
-    def pursue(self, rng: torch.Generator) -> Pursuit:
+    def pursue(self, rng: torch.Generator) -> StreamingAttack:
         """Return an attack that sorts the examples of one epoch after the other."""
         return _Sorting(self, seed=_seed(rng))
 
-    def rows(self, sight: Sight) -> _Rows:
+    def rows(self, sight: PreparedView) -> _Rows:
         """Return directions ``[B, d]`` and embeddings ``[B, e]``; what is not compared is empty."""
         grads, given = sight.rows.cpu(), sight.view.embeddings
         directions = grads[:, :0] if self.by == "embedding" else unit_rows(grads)
@@ -94,7 +92,7 @@ class KMeans(Attack):
             return directions, grads[:, :0]
         return directions, as_rows(given.detach()).double().cpu()
 
-    def _sort(self, sight: Sight, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _sort(self, sight: PreparedView, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         rows = self.rows(sight)
         groups = _Groups.of(rows, by=self.by, count=_classes(sight.view), seed=_seed(rng))
         scores, numbers = groups.sort(rows)
@@ -197,13 +195,13 @@ class _Fit:
 
 
 @final
-class _Sorting(Pursuit):
+class _Sorting(StreamingAttack):
     """The groups of the epoch that is under way, and each example's latest score and group."""
 
     def __init__(self, attack: KMeans, *, seed: int) -> None:
         self._attack = attack
         self._find = partial(_Groups.of, by=attack.by, seed=seed)
-        self._places = Places()
+        self._places = IdIndex()
         self._scores = torch.zeros(0, dtype=torch.float64)
         self._numbers = torch.zeros(0, dtype=torch.int64)
         self._epoch: int | None = None

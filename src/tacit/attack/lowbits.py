@@ -8,9 +8,7 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, Sight
-
-__all__ = ["LowBits"]
+from tacit.attack.base import ATTACKS, Attack, PreparedView
 
 _FRACTION: Final = 52  # bits of a float64 behind the point
 
@@ -38,7 +36,7 @@ class LowBits(Attack):
     [52.0, 51.0, 29.0]
     """
 
-    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the sum of trailing zero bits of each row, as in ``float64``."""
         fraction = sight.rows.contiguous().view(torch.int64) & ((1 << _FRACTION) - 1)
         whole = fraction | (1 << _FRACTION)

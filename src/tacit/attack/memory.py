@@ -10,14 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, Pursuit, Scored, Sight, shift
+from tacit.attack.base import ATTACKS, Attack, PreparedView, Scored, StreamingAttack, shift
 from tacit.attack.spectral import Principal
 from tacit.errors import InputError
 from tacit.rows import as_rows, exponent
 from tacit.spec import require
 from tacit.types import View
-
-__all__ = ["Memory", "Places", "grown", "ids_of"]
 
 _KEEP: Final = 0.95  # of the running averages per batch: the last 20 batches count
 _PRIOR: Final = 8.0  # batches' worth of doubt that a new kind of evidence starts with
@@ -70,13 +68,13 @@ class Memory(Attack):
         object.__setattr__(self, "needs", self.of.needs)
         object.__setattr__(self, "centre", self.of.centre)
 
-    def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the base attack's scores: one view holds nothing to remember."""
         return self.of.score(sight, rng)
 
-    def pursue(self, rng: torch.Generator) -> Pursuit:
+    def pursue(self, rng: torch.Generator) -> StreamingAttack:
         """Return an attack that remembers examples by id; it draws from ``rng`` as it goes."""
-        return _Recall(self, rng)
+        return _MemoryStream(self, rng)
 
     def draws(self) -> int | None:
         """Return how many hints the base attack uses at most."""
@@ -84,7 +82,7 @@ class Memory(Attack):
 
 
 @final
-class Places:
+class IdIndex:
     """A place 0, 1, ... for every id, in the order in which they were first seen."""
 
     def __init__(self) -> None:
@@ -124,12 +122,12 @@ def grown(values: Tensor, size: int) -> Tensor:
 
 
 @final
-class _Recall(Pursuit):
+class _MemoryStream(StreamingAttack):
     """One sum per id, and the witnesses for the sign of the next batch."""
 
     def __init__(self, attack: Memory, rng: torch.Generator) -> None:
         self._attack, self._rng = attack, rng
-        self._places = Places()
+        self._places = IdIndex()
         self._sums = torch.zeros(0, dtype=torch.float64)
         self._signs = _Signs()
 

@@ -8,12 +8,10 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, Sight
+from tacit.attack.base import ATTACKS, Attack, PreparedView
 from tacit.errors import InputError
 from tacit.rows import norms, unit_rows
 from tacit.spec import require
-
-__all__ = ["Cosine", "Hint", "Majority", "Mean", "Median", "Norm"]
 
 _BLOCK = 1 << 22  # cosines held at a time, 32 MB: all of them would take 8 GB at 32,768 rows
 
@@ -37,7 +35,7 @@ class Norm(Attack):
     [5.0, 1.0]
     """
 
-    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the Euclidean norm of each row."""
         return sight.restore(norms(sight.rows), degree=1)
 
@@ -64,7 +62,7 @@ class Cosine(Attack):
 
     needs: ClassVar[frozenset[str]] = frozenset({"positive"})
 
-    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the cosine of each row with the known positive gradient."""
         length = norms(sight.rows)
         length[length == 0] = 1.0  # zero rows score zero
@@ -94,7 +92,7 @@ class Majority(Attack):
     [0.5, 0.5, 1.0]
     """
 
-    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the fraction of the other rows at an obtuse angle."""
         units = unit_rows(sight.rows)
         count, width = units.shape
@@ -142,7 +140,7 @@ class Hint(Attack):
         """Return ``k``."""
         return self.k
 
-    def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the largest similarity of each row to a drawn hint other than itself."""
         rows = unit_rows(sight.rows) if self.by == "cosine" else sight.rows
         drawn = self._drawn(sight.hints, rng)
@@ -198,7 +196,7 @@ class Mean(Attack):
     needs: ClassVar[frozenset[str]] = frozenset({"centres"})
     centre: ClassVar[Literal["mean", "median"]] = "mean"
 
-    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return how much nearer the mean of class 1 is."""
         return _nearer(self, sight, hard=self.hard)
 
@@ -232,12 +230,12 @@ class Median(Attack):
     needs: ClassVar[frozenset[str]] = frozenset({"centres"})
     centre: ClassVar[Literal["mean", "median"]] = "median"
 
-    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return how much nearer the median of class 1 is."""
         return _nearer(self, sight, hard=self.hard)
 
 
-def _nearer(attack: Attack, sight: Sight, *, hard: bool) -> Tensor:
+def _nearer(attack: Attack, sight: PreparedView, *, hard: bool) -> Tensor:
     if len(sight.centres) != 2:
         raise InputError(f"{attack} takes two centres, got {len(sight.centres)}: class 0 first")
     from_0, from_1 = (norms(sight.rows - centre) for centre in sight.centres)

@@ -8,10 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, Sight
+from tacit.attack.base import ATTACKS, Attack, PreparedView
 from tacit.spec import require
-
-__all__ = ["Energy", "Principal", "principal_direction"]
 
 
 @final
@@ -48,7 +46,7 @@ class Energy(Attack):
     def __post_init__(self) -> None:
         require(0 < self.share < 1, "energy: share must lie between 0 and 1", self.share)
 
-    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return each row's energy in the weaker directions."""
         along = sight.once("coordinates", _coordinates)
         weak = along[:, : max(1, int(self.share * along.shape[1]))]
@@ -76,7 +74,7 @@ class Principal(Attack):
     3
     """
 
-    def score(self, sight: Sight, _rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return each row's coordinate along the top direction."""
         along = sight.once("coordinates", _coordinates)
         top = along[:, -1:].sum(dim=1)  # zeros when no direction is left

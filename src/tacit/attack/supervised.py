@@ -11,26 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.attack._features import second_order
-from tacit.attack._learners import (
+from tacit.attack._classifiers import (
     Bools,
-    Draws,
     Floats,
     Ints,
-    Lesson,
+    LabelledRows,
+    SampleDraws,
     deal,
     kept_back,
+    learn_mlp,
     learn_quadratic,
     log_softmax,
     quality,
+    second_order,
 )
-from tacit.attack._network import learn_mlp
-from tacit.attack.base import ATTACKS, Attack, Sight, shift
+from tacit.attack.base import ATTACKS, Attack, PreparedView, shift
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent, norms
 from tacit.types import View
-
-__all__ = ["Supervised", "examples"]
 
 # Directions beyond a quarter of the labelled rows could be fitted to anything.
 _ROWS_PER_DIRECTION = 4
@@ -82,7 +80,7 @@ class Supervised(Attack):
 
     needs: ClassVar[frozenset[str]] = frozenset({"labelled"})
 
-    def score(self, sight: Sight, rng: torch.Generator, /) -> Tensor:
+    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the log-odds of class 1, at even odds before the row was seen."""
         return self._log_odds(sight, rng, honest=True)
 
@@ -110,7 +108,7 @@ class Supervised(Attack):
         probs[:, known.names] = torch.from_numpy(np.exp(log_softmax(found)))
         return probs.to(view.grads.device)
 
-    def _log_odds(self, sight: Sight, rng: torch.Generator, *, honest: bool) -> Tensor:
+    def _log_odds(self, sight: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
         known = _Labelled.of(self, sight)
         if known.names[-1] > 1:
             raise KnowledgeError(
@@ -121,10 +119,10 @@ class Supervised(Attack):
         return torch.from_numpy(found[:, 1] - found[:, 0]).to(sight.view.grads.device)
 
     def _likelihoods(
-        self, sight: Sight, known: _Labelled, rng: torch.Generator, *, honest: bool
+        self, sight: PreparedView, known: _Labelled, rng: torch.Generator, *, honest: bool
     ) -> Floats:
         """Return the log-likelihood of each class ``[B, k]``, up to a constant for each row."""
-        draws = Draws(rng)
+        draws = SampleDraws(rng)
         sources = self._sources(sight, directions=max(1, len(known.rows) // _ROWS_PER_DIRECTION))
         found = self._taught(sources, known, draws)(np.arange(len(sight.rows)))
         if honest:
@@ -134,7 +132,7 @@ class Supervised(Attack):
                 found[rows] = self._taught(sources, known.where(half != part), draws)(rows)
         return found
 
-    def _sources(self, sight: Sight, *, directions: int) -> list[Floats]:
+    def _sources(self, sight: PreparedView, *, directions: int) -> list[Floats]:
         """Return the features of each source that is to be tried, the gradients first."""
         gradient = second_order(sight.rows, directions=directions).cpu()
         embeddings = None if self.by == "gradient" else _embeddings(self, sight.view)
@@ -145,13 +143,13 @@ class Supervised(Attack):
         return found
 
     def _taught(
-        self, sources: list[Floats], known: _Labelled, draws: Draws
+        self, sources: list[Floats], known: _Labelled, draws: SampleDraws
     ) -> Callable[[Ints], Floats]:
         """Return the map from rows to log-likelihoods that does best on labelled rows kept back."""
         check = kept_back(known.classes, known.groups, rng=draws.folds)
         tried = []
         for model, features in itertools.product(self._models(len(known.rows)), sources):
-            lesson = Lesson(features[known.rows], known.classes, check)
+            lesson = LabelledRows(features[known.rows], known.classes, check)
             learned = _LEARNERS[model](lesson, draws.network)
             tried.append((quality(learned.checked, known.classes[check]), learned, features))
         _, best, features = max(tried, key=lambda found: found[0])  # the simplest of equals
@@ -181,7 +179,7 @@ class _Labelled:
     names: Ints
 
     @classmethod
-    def of(cls, attack: Attack, sight: Sight) -> _Labelled:
+    def of(cls, attack: Attack, sight: PreparedView) -> _Labelled:
         """Return the labelled rows of a view, or say what is wrong with them."""
         rows, given = _pair(sight.view, len(sight.rows))
         names, classes = np.unique(given, return_inverse=True)
@@ -199,7 +197,7 @@ class _Labelled:
         rows, classes, groups = (part[chosen] for part in (self.rows, self.classes, self.groups))
         return _Labelled(rows, classes, groups, self.names)
 
-    def _in_order(self, sight: Sight) -> _Labelled:
+    def _in_order(self, sight: PreparedView) -> _Labelled:
         """Sort by length, so that folds and fits do not depend on the order of the rows."""
         keys = (sight.rows.sum(dim=1), norms(sight.rows))
         total, length = (key.cpu().numpy()[self.rows] for key in keys)

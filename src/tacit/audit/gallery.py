@@ -9,13 +9,11 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from tacit.audit.tape import Recording
-from tacit.audit.traces import Sorting
+from tacit.audit.streaming import Sorting
 from tacit.audit.truth import Truth
 from tacit.errors import UsageError
 from tacit.measure import clustering_names
-
-__all__ = ["Gallery", "Images", "Recovered"]
+from tacit.tape.tape import Recording
 
 Ids = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
@@ -131,8 +129,12 @@ class Gallery:
         """Return what is shown of each attack, and the pictures by id."""
         if not recovered:
             return None, {}
-        about = {"source": self.images.source, "reason": self.reason or None, "seed": seed,
-                 "class_names": list(self.images.class_names)}  # fmt: skip
+        about = {
+            "source": self.images.source,
+            "reason": self.reason or None,
+            "seed": seed,
+            "class_names": list(self.images.class_names),
+        }
         if self.reason:
             return {**about, "attacks": {}}, {}
         attacks: dict[str, Any] = {}

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from tacit.report import audit_page
 
-__all__ = ["FORMAT", "AuditResult", "histogram", "roc"]
-
 FORMAT = 1
 Values = npt.NDArray[np.float64]
 

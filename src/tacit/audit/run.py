@@ -10,21 +10,19 @@ from typing import Any, final
 from torch import Tensor
 
 from tacit.attack import Attack
-from tacit.audit.choice import ATTACKS, choose
-from tacit.audit.columns import ViewTape
+from tacit.audit.attack_choice import choose
 from tacit.audit.gallery import Gallery, Images, Recovered
-from tacit.audit.imports import open_tape
 from tacit.audit.result import FORMAT, AuditResult, histogram, roc
-from tacit.audit.rows import Claim, row_of, supervised_row
-from tacit.audit.tape import Recording
-from tacit.audit.traces import Trace, confusions, trace_of
+from tacit.audit.row_window import Features, Window, baseline_of, read_features
+from tacit.audit.streaming import Trace, confusions, trace_of
+from tacit.audit.table import AuditClaim, row_of, supervised_row
 from tacit.audit.truth import Labels, Survey, Truth, survey
 from tacit.audit.verdict import advice, headline, severity
-from tacit.audit.window import Features, Window, baseline_of, read_features
 from tacit.errors import UsageError
+from tacit.tape.columns import ViewTape
+from tacit.tape.imports import open_tape
+from tacit.tape.tape import Recording
 from tacit.types import Certificate, Known, Tape
-
-__all__ = ["ATTACKS", "run_audit"]
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how many rows are done and how many there are."""
@@ -80,7 +78,7 @@ def run_audit(
         found=found,
         truth=labels,
         gallery=None if images is None else Gallery.over(images, recording, labels),
-        claim=Claim.of(certificate, releases=found.per_example),
+        claim=AuditClaim.of(certificate, releases=found.per_example),
         threshold=threshold,
         seconds=seconds,
         seed=seed,
@@ -98,7 +96,7 @@ class _Audit:
     found: Survey
     truth: Truth
     gallery: Gallery | None
-    claim: Claim
+    claim: AuditClaim
     threshold: float | None
     seconds: float
     seed: int
@@ -112,11 +110,16 @@ class _Audit:
     ) -> AuditResult:
         trained = [attack for attack in chosen if "labelled" in attack.needs]
         traces = [
-            trace_of(attack, budget=self.seconds, seed=self.seed, classes=self.truth.classes,
-                     epochs=self.found.epochs)
+            trace_of(
+                attack,
+                budget=self.seconds,
+                seed=self.seed,
+                classes=self.truth.classes,
+                epochs=self.found.epochs,
+            )
             for attack in chosen
             if attack not in trained
-        ]  # fmt: skip
+        ]
         window = self._play(traces)
         self.tell("prediction baseline", 0, 1)
         base, after = self._baselines(window, features, skipped)
@@ -136,9 +139,15 @@ class _Audit:
             self.tell(str(attack), 0, 1)
             try:
                 row, sample, named = supervised_row(
-                    attack, window, self.claim, baseline=base, threshold=self.threshold,
-                    truth=self.truth, seed=self.seed, seconds=self.seconds,
-                )  # fmt: skip
+                    attack,
+                    window,
+                    self.claim,
+                    baseline=base,
+                    threshold=self.threshold,
+                    truth=self.truth,
+                    seed=self.seed,
+                    seconds=self.seconds,
+                )
             except UsageError as error:  # too few rows of a class to train on
                 skipped.append({"attack": str(attack), "reason": str(error)})
                 continue

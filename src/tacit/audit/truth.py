@@ -14,12 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tacit.audit.imports import load_array
-from tacit.audit.tape import Recording
 from tacit.errors import UsageError
+from tacit.tape.imports import load_array
+from tacit.tape.tape import Recording
 from tacit.types import View
-
-__all__ = ["Survey", "Truth", "survey"]
 
 _LARGEST = 2**63 - 1
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-__all__ = ["Judgement", "State", "advice", "headline", "judge"]
-
 State = Literal["leaks", "unknown", "within", "nothing found"]
 _ORDER: tuple[State, ...] = ("leaks", "unknown", "within", "nothing found")
 

@@ -24,8 +24,6 @@ from tacit.cli.sweep import sweep
 from tacit.cli.train import train
 from tacit.errors import TacitError, UsageError
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="tacit",
     help="Split learning with label privacy: train across parties, protect labels, measure leaks.",

@@ -18,7 +18,6 @@ from tacit.errors import UsageError
 if TYPE_CHECKING:
     from tacit.audit import AuditResult
 
-__all__ = ["audit", "audit_tape", "claim_of", "table_of"]
 
 _COLOURS = {"leaks": "red", "unknown": "yellow"}
 
@@ -94,7 +93,8 @@ def audit_tape(
     **more: Any,  # noqa: ANN401 - what run_audit takes
 ) -> AuditResult:
     """Run an audit with a progress bar on standard error."""
-    from tacit.audit import open_tape, run_audit  # noqa: PLC0415 - loads torch
+    from tacit.audit import run_audit  # noqa: PLC0415 - loads torch
+    from tacit.tape import open_tape  # noqa: PLC0415 - loads torch
 
     screen = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())

@@ -9,9 +9,7 @@ from tacit.errors import UsageError
 
 if TYPE_CHECKING:
     from tacit.audit import Images
-    from tacit.study.config import TrainConfig
-
-__all__ = ["images_of"]
+    from tacit.experiment.config import TrainConfig
 
 
 def images_of(tape: Path, name: str | None, data_dir: Path | None, *, shown: bool) -> Images | None:
@@ -65,7 +63,7 @@ def _loaded(
 
 def _config(path: Path) -> TrainConfig | None:
     """Return the configuration of a run of ``tacit train``, or None if this is none."""
-    from tacit.study.config import read_config  # noqa: PLC0415 - loads torch
+    from tacit.experiment.config import read_config  # noqa: PLC0415 - loads torch
 
     try:
         return read_config(path, {})

@@ -10,11 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tacit.data.catalog import Checked, check, describe, find, names
-from tacit.data.entries import DataSet
-from tacit.data.places import data_directory
-
-__all__ = ["app"]
+from tacit.data.cache import data_directory
+from tacit.data.catalog import Checked, DataSet, check, describe, find, names
 
 app = typer.Typer(help="List, describe and check data sets.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -36,8 +33,13 @@ def show_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     table.columns[0].no_wrap = True
     table.columns[-1].overflow = "fold"
     for row in rows:
-        table.add_row(row["name"], _count(row["rows"]), _share(row["positives"], row["classes"]),
-                      "yes" if row["here"] else "no", row["source"])  # fmt: skip
+        table.add_row(
+            row["name"],
+            _count(row["rows"]),
+            _share(row["positives"], row["classes"]),
+            "yes" if row["here"] else "no",
+            row["source"],
+        )
     Console().print(table)
     typer.echo(f"files are looked for in {data_directory(data_dir)}")
 

@@ -19,7 +19,6 @@ from tacit.cli.two_parties import TwoParties
 if TYPE_CHECKING:
     from tacit.audit import AuditResult
 
-__all__ = ["demo"]
 
 # What a newcomer compares: nothing, the published method, noise for gradients as they are that is
 # meant for all epochs together, and labels randomised once, which no epoch wears out.
@@ -89,11 +88,15 @@ def _train(parties: TwoParties, name: str, seed: int) -> dict[str, Any]:
     """Train in one of the ways; the run that is audited is recorded."""
     return parties.train(
         _folder(name),
-        label={**RUNS[name], "attacks": list(ATTACKS), "monitor_every": 2,
-               "write_truth": name == AUDITED},
+        label={
+            **RUNS[name],
+            "attacks": list(ATTACKS),
+            "monitor_every": 2,
+            "write_truth": name == AUDITED,
+        },
         feature={"record": name == AUDITED},
         both={**_BOTH, "seed": seed},
-    )  # fmt: skip
+    )
 
 
 def _folder(name: str) -> str:
@@ -137,12 +140,17 @@ def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
     from tacit import report  # noqa: PLC0415 - plotly loads only when a page is written
 
     rows = [
-        [name, found["labels"] or found["protection"], found["test"]["auc"],
-         *_leaks(found).values()]
+        [
+            name,
+            found["labels"] or found["protection"],
+            found["test"]["auc"],
+            *_leaks(found).values(),
+        ]
         for name, found in results.items()
-    ]  # fmt: skip
-    curves = {name: [part["test"]["auc"] for part in found["history"]]
-              for name, found in results.items()}  # fmt: skip
+    ]
+    curves = {
+        name: [part["test"]["auc"] for part in found["history"]] for name, found in results.items()
+    }
     leaks = {name: _leaks(found) for name, found in results.items()}
     header = ["", "protection", "test AUC", *(f"{attack} leak" for attack in COLUMNS)]
     report.write_page(
@@ -168,4 +176,4 @@ def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
                 report.lines(curves, title="What protection costs", x="epoch", y="test AUC")
             ),
         ],
-    )  # fmt: skip
+    )

@@ -11,8 +11,6 @@ import typer
 
 from tacit.errors import UsageError
 
-__all__ = ["init", "make_pair"]
-
 BANK, PLATFORM = "bank", "platform"
 EPOCHS, TARGET = 5, 0.65
 """How many epochs the sample is trained for, and the leak AUC that is planned for all of them."""
@@ -97,9 +95,9 @@ def init(
 
 def make_pair(directory: Path, *, address: str, rows: int) -> tuple[Path, Path]:
     """Fill a new folder; return the configurations of the label and the feature party."""
+    from tacit.accounting import recommend  # noqa: PLC0415 - as above
     from tacit.data import schema_path, write_party_sample  # noqa: PLC0415 - loads numpy
-    from tacit.measure import recommend  # noqa: PLC0415 - as above
-    from tacit.runtime.identity import make_ca, make_party  # noqa: PLC0415 - as above
+    from tacit.wire.transport.tls import make_ca, make_party  # noqa: PLC0415 - as above
 
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"DIR {directory}: exists and is not empty: name a new folder")

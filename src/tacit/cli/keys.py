@@ -14,7 +14,6 @@ from tacit.errors import UsageError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-__all__ = ["app"]
 
 SOON = 14  # days
 app = typer.Typer(
@@ -33,7 +32,7 @@ def init(directory: Directory) -> None:
 
     In production use your own CA and give its files in the party's configuration.
     """
-    from tacit.runtime.identity import make_ca  # noqa: PLC0415 - loads only when used
+    from tacit.wire.transport.tls import make_ca  # noqa: PLC0415 - loads only when used
 
     certificate = make_ca(directory)
     typer.echo(f"The CA's certificate is in {certificate}: every party needs it.")
@@ -57,7 +56,7 @@ def add(
 
     In production use your own CA and give its files in the party's configuration.
     """
-    from tacit.runtime.identity import make_party  # noqa: PLC0415 - loads only when used
+    from tacit.wire.transport.tls import make_party  # noqa: PLC0415 - loads only when used
 
     files = make_party(directory, name, hosts=host or ())
     typer.echo(
@@ -94,14 +93,16 @@ def show(
 @app.command()
 def check(directory: Directory, name: Name) -> None:
     """Check a party's files: exit 0 if they serve, 2 with the reason if they do not."""
-    from tacit.runtime.identity import check_identity, load_identity  # noqa: PLC0415 - as above
+    from tacit.wire.transport.tls import check_identity, load_identity  # noqa: PLC0415 - as above
 
     check_identity(load_identity(directory, name=name))
     facts = _facts(directory / f"{name}.pem")
     if facts["warning"]:
         typer.echo(f"warning: {facts['file']} {facts['warning']}", err=True)
-    typer.echo(f"{name}: the key, the certificate and the CA belong together, "
-               f"until {facts['valid_until']} ({facts['days_left']} days)")  # fmt: skip
+    typer.echo(
+        f"{name}: the key, the certificate and the CA belong together, "
+        f"until {facts['valid_until']} ({facts['days_left']} days)"
+    )
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def _facts(path: Path) -> dict[str, Any]:
     from cryptography import x509  # noqa: PLC0415 - loads only when used
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
 
-    from tacit.runtime.party_name import AUTHORITY, SUFFIX, peer_name  # noqa: PLC0415 - as above
+    from tacit.wire.transport.tls import AUTHORITY, SUFFIX, peer_name  # noqa: PLC0415 - as above
 
     authority = path.stem == AUTHORITY
     try:

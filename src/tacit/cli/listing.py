@@ -12,8 +12,6 @@ from rich.table import Table
 
 from tacit.spec import Entry
 
-__all__ = ["app"]
-
 app = typer.Typer(help="List protections, attacks, models or objectives.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 

@@ -19,9 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from tacit.study.trial import Progress as Seen
-
-__all__ = ["LiveView"]
+    from tacit.experiment.run import Progress as Seen
 
 
 @final

@@ -15,11 +15,10 @@ from rich.console import Console
 from tacit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tacit.runtime.session import Step
-    from tacit.runtime.state_folder import StateFolder
-    from tacit.study.party_config import PartyConfig
+    from tacit.party.config import PartyConfig
+    from tacit.state_dir import StateFolder
+    from tacit.training.loop import Step
 
-__all__ = ["ConfigFile", "Log", "party", "show"]
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="This party's TOML file.")]
 
@@ -59,8 +58,8 @@ def party(
 ) -> None:
     """Train with another party over the network, or go on with it after any interruption."""
     _wait_without_spinning()
-    from tacit.study.party_check import check_party  # noqa: PLC0415 - loads torch
-    from tacit.study.party_config import read_party_config  # noqa: PLC0415 - loads pydantic
+    from tacit.party.config import read_party_config  # noqa: PLC0415 - loads pydantic
+    from tacit.party.preflight import check_party  # noqa: PLC0415 - loads torch
 
     chosen = read_party_config(config, worker=worker)
     if check:
@@ -77,7 +76,7 @@ def party(
 
 
 def _run(config: PartyConfig) -> dict[str, Any]:
-    from tacit.runtime.state_folder import StateFolder, own_folder  # noqa: PLC0415 - loads torch
+    from tacit.state_dir import StateFolder, own_folder  # noqa: PLC0415 - loads torch
 
     log = Log(config.name if config.worker is None else f"{config.name}/{config.worker}")
     others = " and ".join(config.peers)
@@ -108,21 +107,20 @@ def _wait_without_spinning() -> None:
 def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]:
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
-    from tacit.study.party_threads import THREADS, threads_of  # noqa: PLC0415 - loads torch
+    from tacit.party.config import THREADS, threads_of  # noqa: PLC0415 - loads torch
 
     threads = threads_of(config, folder, log=log)
     torch.set_num_threads(threads)
     if config.role == "feature":
-        from tacit.study.company import FeatureCompany  # noqa: PLC0415 - loads torch
+        from tacit.party.feature import FeatureSetup  # noqa: PLC0415 - loads torch
 
-        with closing(FeatureCompany(config, folder, log=log)) as feature:
+        with closing(FeatureSetup(config, folder, log=log)) as feature:
             folder.write(THREADS, {"threads": threads})
             return feature.run(log.step)
-    from tacit.study.label_company import LabelCompany  # noqa: PLC0415 - loads torch
-    from tacit.study.label_parts import listen  # noqa: PLC0415 - as above
-    from tacit.study.label_worker import LabelWorker  # noqa: PLC0415 - as above
+    from tacit.party.label import LabelSetup, listen  # noqa: PLC0415 - as above
+    from tacit.party.workers.label_worker import LabelWorker  # noqa: PLC0415 - as above
 
-    company_of = LabelWorker if config.worker else LabelCompany
+    company_of = LabelWorker if config.worker else LabelSetup
 
     with (
         closing(company_of(config, folder, log=log)) as company,
@@ -135,8 +133,8 @@ def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]
 
 def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
     from tacit.data import load_party  # noqa: PLC0415 - loads numpy
-    from tacit.study.budget_plan import plan_party  # noqa: PLC0415 - loads torch
-    from tacit.study.label_journal import JOURNAL, journal_of, noise_secret  # noqa: PLC0415 - torch
+    from tacit.party.budget_plan import plan_party  # noqa: PLC0415 - loads torch
+    from tacit.party.label import JOURNAL, journal_of, noise_secret  # noqa: PLC0415 - torch
 
     if config.role != "label":
         raise UsageError("--allow-again is the label party's decision: it holds the journal")
@@ -152,10 +150,10 @@ def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
 
 
 def _match_again(config: PartyConfig) -> dict[str, Any]:
-    from tacit.runtime.state_folder import StateFolder  # noqa: PLC0415 - loads torch
-    from tacit.study.company import checkpoints_of  # noqa: PLC0415 - as above
-    from tacit.study.kept_matching import allow_matching  # noqa: PLC0415 - as above
-    from tacit.study.label_journal import has_released  # noqa: PLC0415 - as above
+    from tacit.party.alignment_cache import allow_matching  # noqa: PLC0415 - as above
+    from tacit.party.feature import checkpoints_of  # noqa: PLC0415 - as above
+    from tacit.party.label import has_released  # noqa: PLC0415 - as above
+    from tacit.state_dir import StateFolder  # noqa: PLC0415 - loads torch
 
     if config.worker:
         raise UsageError(f"--match-again: worker 0 matches ids, this is worker {config.worker}")
@@ -169,9 +167,9 @@ def _match_again(config: PartyConfig) -> dict[str, Any]:
 
 def _remove_tables(config: PartyConfig) -> dict[str, Any]:
     from tacit import data  # noqa: PLC0415 - loads pyarrow
-    from tacit.runtime.state_folder import StateFolder, remove_own  # noqa: PLC0415 - loads torch
-    from tacit.study.company import TABLES  # noqa: PLC0415 - as above
-    from tacit.study.predicting import PREDICTED  # noqa: PLC0415 - as above
+    from tacit.party.feature import TABLES  # noqa: PLC0415 - as above
+    from tacit.party.predict import PREDICTED  # noqa: PLC0415 - as above
+    from tacit.state_dir import StateFolder, remove_own  # noqa: PLC0415 - loads torch
 
     removed = []
     if config.own_state.exists():

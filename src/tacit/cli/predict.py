@@ -9,8 +9,6 @@ import typer
 
 from tacit.cli.party import ConfigFile, Log, show
 
-__all__ = ["predict"]
-
 
 def predict(
     config: ConfigFile,
@@ -26,9 +24,9 @@ def predict(
     """
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
-    from tacit.runtime.cores import cores  # noqa: PLC0415 - as it is used
-    from tacit.study.party_config import read_party_config  # noqa: PLC0415 - loads pydantic
-    from tacit.study.predicting import predict_rows  # noqa: PLC0415 - loads torch
+    from tacit.party.config import read_party_config  # noqa: PLC0415 - loads pydantic
+    from tacit.party.cpu import cores  # noqa: PLC0415 - as it is used
+    from tacit.party.predict import predict_rows  # noqa: PLC0415 - loads torch
 
     chosen = read_party_config(config)
     torch.set_num_threads(chosen.threads or cores())

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from tacit.errors import TacitError, UsageError
 
-__all__ = ["find_browser", "print_pdf"]
-
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _PATIENCE = 60
 
@@ -31,10 +29,19 @@ def print_pdf(path: Path, svg: str, *, width: int, height: int) -> None:
     with tempfile.TemporaryDirectory() as home:
         page = Path(home, "page.html")
         page.write_text(f"<!doctype html><meta charset=utf-8>{sheet}</style>{svg}", "utf-8")
-        words = [browser, "--headless", "--disable-gpu", "--no-first-run", "--disable-extensions",
-                 "--disable-background-networking", "--disable-dev-shm-usage",
-                 f"--user-data-dir={home}/profile", "--no-pdf-header-footer",
-                 f"--print-to-pdf={path.resolve()}", page.as_uri()]  # fmt: skip
+        words = [
+            browser,
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-extensions",
+            "--disable-background-networking",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={home}/profile",
+            "--no-pdf-header-footer",
+            f"--print-to-pdf={path.resolve()}",
+            page.as_uri(),
+        ]
         # The sandbox needs a user that is not root; the page is our own.
         words[1:1] = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
         try:

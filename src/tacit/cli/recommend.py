@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["recommend"]
-
 
 def recommend(
     target: Annotated[float, typer.Option(help="Leak AUC to stay at after all epochs.")] = 0.65,
@@ -20,7 +18,7 @@ def recommend(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Choose a protection and its strength for a target, the first choice first."""
-    from tacit.measure import recommend as choose  # noqa: PLC0415 - loads numpy
+    from tacit.accounting import recommend as choose  # noqa: PLC0415 - loads numpy
 
     found = choose(target=target, epochs=epochs, examples=examples, classes=classes, proven=proven)
     if as_json:

@@ -11,8 +11,6 @@ import typer
 from tacit.cli.report_sweep import SweepFiles, check_place, is_store
 from tacit.errors import UsageError
 
-__all__ = ["report"]
-
 FORMAT = 1
 _KINDS = {"results.json": "a training run", "audit.json": "an audit"}
 

@@ -9,8 +9,6 @@ from typing import final
 from tacit.cli.printing import find_browser, print_pdf
 from tacit.errors import UsageError
 
-__all__ = ["SweepFiles", "check_place", "is_store"]
-
 
 def is_store(path: Path) -> bool:
     """Return whether a path is a sweep's store."""
@@ -48,9 +46,9 @@ class SweepFiles:
 
     def write(self, path: Path) -> list[Path]:
         """Write what was asked for; return the journals that it came from."""
+        from tacit.experiment.export import row_of, write_csv, write_parquet  # noqa: PLC0415
+        from tacit.experiment.sweep_store import SweepStore  # noqa: PLC0415
         from tacit.report import sweep_page, sweep_svg  # noqa: PLC0415 - loads only when used
-        from tacit.study.rows import row_of, write_csv, write_parquet  # noqa: PLC0415
-        from tacit.study.sweep_store import SweepStore  # noqa: PLC0415
 
         for name in ("page", "svg", "pdf", "csv", "parquet"):
             if (place := getattr(self, name)) is not None:

@@ -15,9 +15,8 @@ from tacit.cli.sweep_view import SweepView, duration
 from tacit.errors import TacitError, UsageError
 
 if TYPE_CHECKING:
-    from tacit.study.paper import Study
+    from tacit.papers._study import Study
 
-__all__ = ["reproduce"]
 
 _WIDE = 160
 _VERDICTS = {True: "yes", False: "NO", None: "cannot tell"}
@@ -39,7 +38,7 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run the trials of a paper's table or figure, and print it with the paper's numbers."""
-    from tacit.study.paper import find, studies  # noqa: PLC0415 - loads only when used
+    from tacit.papers import find, studies  # noqa: PLC0415 - loads only when used
 
     if listed:
         _list(studies(), as_json=as_json)
@@ -53,9 +52,17 @@ def reproduce(
     study = find(name)
     place = out or Path("reproduced") / f"{study.paper}-{study.name}-{'full' if full else 'quick'}"
     with SweepView(study.full_name, quiet=as_json) as view:
-        record = _run(study, view, out=place, full=full, data_dir=data_dir, workers=workers,
-                      on=cast('Literal["local", "ray"]', on), address=address,
-                      changed=_fields(changed or []))  # fmt: skip
+        record = _run(
+            study,
+            view,
+            out=place,
+            full=full,
+            data_dir=data_dir,
+            workers=workers,
+            on=cast('Literal["local", "ray"]', on),
+            address=address,
+            changed=_fields(changed or []),
+        )
     if as_json:
         typer.echo(json.dumps(record, indent=2))
     else:
@@ -68,7 +75,7 @@ def reproduce(
 
 
 def _run(study: Study, view: SweepView, **how: Any) -> dict[str, Any]:  # noqa: ANN401
-    from tacit.study.reproduce import reproduce as run  # noqa: PLC0415 - loads only when used
+    from tacit.papers.reproduce import reproduce as run  # noqa: PLC0415 - loads only when used
 
     try:
         return run(study, observer=view, **how)
@@ -125,8 +132,11 @@ def _show(record: Mapping[str, Any]) -> None:
             drawn.add_row(claim["text"], _VERDICTS[claim["holds"]], claim["found"])
         console.print(drawn)
     absent = [f"{name}: its files are not here" for name in record["missing"]]
-    for title, texts in (("scaled down", record["scaled"]), ("differs", record["departs"]),
-                         ("left out", [*absent, *record["left_out"]])):  # fmt: skip
+    for title, texts in (
+        ("scaled down", record["scaled"]),
+        ("differs", record["departs"]),
+        ("left out", [*absent, *record["left_out"]]),
+    ):
         for text in texts:
             console.print(f"{title}: {text}", markup=False, highlight=False)
     files = ", ".join(record["files"].values())

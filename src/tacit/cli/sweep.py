@@ -15,9 +15,7 @@ from tacit.cli.sweep_view import SweepView
 from tacit.errors import TacitError, UsageError
 
 if TYPE_CHECKING:
-    from tacit.study.sweep_store import Record
-
-__all__ = ["sweep"]
+    from tacit.experiment.sweep_store import TrialRecord
 
 
 def sweep(
@@ -41,15 +39,22 @@ def sweep(
         raise UsageError(f"--on {on}: must be local or ray")
     if report is not None:
         check_place(report, "--report")
-    from tacit.study.grid import read_sweep  # noqa: PLC0415 - loads only when used
+    from tacit.experiment.grid import read_sweep  # noqa: PLC0415 - loads only when used
 
     plan = read_sweep(file)
     place = store or Path(file.name).with_suffix(".sweep")
     start = time.monotonic()
     where = cast('Literal["local", "ray"]', on)
     with SweepView(plan.name, quiet=as_json) as view:
-        records = _run(plan.trials, view, store=place, on=where, workers=workers,
-                       address=address, retry_failed=retry_failed)  # fmt: skip
+        records = _run(
+            plan.trials,
+            view,
+            store=place,
+            on=where,
+            workers=workers,
+            address=address,
+            retry_failed=retry_failed,
+        )
     rows = _write(place, records)
     if report is not None:
         from tacit.report import sweep_page  # noqa: PLC0415 - loads only when used
@@ -57,9 +62,16 @@ def sweep(
         sweep_page(report, [asdict(record) for record in records], title=plan.name)
     failed = [record for record in records if not record.done]
     if as_json:
-        found = {"sweep": plan.name, "store": str(place), "trials": len(records),
-                 "done": len(records) - len(failed), "failed": len(failed), "kept": view.kept,
-                 "seconds": time.monotonic() - start, "rows": rows}  # fmt: skip
+        found = {
+            "sweep": plan.name,
+            "store": str(place),
+            "trials": len(records),
+            "done": len(records) - len(failed),
+            "failed": len(failed),
+            "kept": view.kept,
+            "seconds": time.monotonic() - start,
+            "rows": rows,
+        }
         typer.echo(json.dumps(found, indent=2))
     else:
         typer.echo(f"{len(records)} trials: the rows are in {place / 'rows.parquet'} and rows.csv")
@@ -70,8 +82,8 @@ def sweep(
         )
 
 
-def _run(trials: Any, view: SweepView, *, store: Path, **how: Any) -> list[Record]:  # noqa: ANN401
-    from tacit.study.sweep import run_sweep  # noqa: PLC0415 - loads only when used
+def _run(trials: Any, view: SweepView, *, store: Path, **how: Any) -> list[TrialRecord]:  # noqa: ANN401
+    from tacit.experiment.sweep import run_sweep  # noqa: PLC0415 - loads only when used
 
     try:
         return run_sweep(trials, store=store, observer=view, **how)
@@ -82,8 +94,8 @@ def _run(trials: Any, view: SweepView, *, store: Path, **how: Any) -> list[Recor
         ) from None
 
 
-def _write(place: Path, records: list[Record]) -> list[dict[str, Any]]:
-    from tacit.study.rows import row_of, write_csv, write_parquet  # noqa: PLC0415
+def _write(place: Path, records: list[TrialRecord]) -> list[dict[str, Any]]:
+    from tacit.experiment.export import row_of, write_csv, write_parquet  # noqa: PLC0415
 
     rows = [row_of(record) for record in records]
     write_csv(place / "rows.csv", rows)

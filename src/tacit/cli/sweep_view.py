@@ -10,10 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
-    from tacit.study.sweep import SweepProgress
-    from tacit.study.sweep_store import Record
-
-__all__ = ["SweepView", "duration"]
+    from tacit.experiment.sweep import SweepProgress
+    from tacit.experiment.sweep_store import TrialRecord
 
 
 @final
@@ -80,7 +78,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _line(record: Record) -> str:
+def _line(record: TrialRecord) -> str:
     config = record.config
     parts = [str(config.get("dataset")), str(config.get("protect"))]
     parts += [str(config["labels"])] if config.get("labels") else []

@@ -11,8 +11,6 @@ import typer
 from tacit.cli.live import LiveView
 from tacit.errors import UsageError
 
-__all__ = ["train"]
-
 
 def _flag(text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own type is private
     return typer.Option(*names, help=text, show_default=False)
@@ -75,10 +73,14 @@ def run_training(
     """Run one training with a live view on standard error; return its results and the view."""
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
-    from tacit.study.config import TrainConfig, read_config  # noqa: PLC0415 - loads torch
-    from tacit.study.delta import settled  # noqa: PLC0415 - loads torch
-    from tacit.study.store import RunDirectory, TensorBoardLog, check_place  # noqa: PLC0415
-    from tacit.study.trial import Progress, Trial, carry_out  # noqa: PLC0415 - loads torch
+    from tacit.experiment.config import TrainConfig, read_config  # noqa: PLC0415 - loads torch
+    from tacit.experiment.gafm_delta import settled  # noqa: PLC0415 - loads torch
+    from tacit.experiment.run import (  # noqa: PLC0415 - loads torch
+        Experiment,
+        Progress,
+        run_experiment,
+    )
+    from tacit.experiment.run_dir import RunDirectory, TensorBoardLog, check_place  # noqa: PLC0415
 
     chosen = TrainConfig.of(given) if config is None else read_config(config, given)
     if chosen.threads is not None:
@@ -91,7 +93,7 @@ def run_training(
         check_place(out, board=board)
     chosen, selection = settled(chosen, tell=lambda line: typer.echo(line, err=True))
     stores: list[RunDirectory | TensorBoardLog] = []
-    trial = Trial(chosen)  # what is refused is refused here, and leaves nothing behind
+    trial = Experiment(chosen)  # what is refused is refused here, and leaves nothing behind
     if out is not None:
         stores.append(RunDirectory(out, chosen))
         stores += [TensorBoardLog(out / "tensorboard")] if board else []
@@ -104,7 +106,7 @@ def run_training(
             for observer in (view, *stores):
                 observer(progress)
 
-        results = carry_out(trial, observer=observe)
+        results = run_experiment(trial, observer=observe)
     results["delta_selection"] = selection
     for store in stores:
         store.finish(trial, results)

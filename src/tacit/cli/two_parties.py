@@ -15,8 +15,6 @@ from typing import IO, Any, final
 from tacit.cli.init import BANK, PLATFORM, make_pair
 from tacit.errors import TacitError
 
-__all__ = ["TwoParties"]
-
 _LISTENING = re.compile(r"listening on (\S+)")
 
 
@@ -28,8 +26,9 @@ class TwoParties:
         self._folder = folder
         make_pair(folder, address="127.0.0.1:0", rows=rows)
 
-    def train(self, name: str, *, label: dict[str, Any], feature: dict[str, Any],
-              both: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
+    def train(
+        self, name: str, *, label: dict[str, Any], feature: dict[str, Any], both: dict[str, Any]
+    ) -> dict[str, Any]:
         """Train once over mutual TLS, with state folders of that name; return the results."""
         bank = self._write(BANK, name, {"address": "127.0.0.1:0", **both, **label})
         with _process(bank) as (listening, complaints):
@@ -45,10 +44,20 @@ class TwoParties:
         """Write a party's configuration of one run, with a state folder of its own."""
         folder = self._folder / party
         role, peer, table = {
-            BANK: ("label", PLATFORM, "labels.csv"), PLATFORM: ("feature", BANK, "features.csv")
-        }[party]  # fmt: skip
-        every = {"role": role, "name": party, "peer": peer, "keys": "keys", "data": table,
-                 "state": name, "wait": 60, "threads": 1, **values}  # fmt: skip
+            BANK: ("label", PLATFORM, "labels.csv"),
+            PLATFORM: ("feature", BANK, "features.csv"),
+        }[party]
+        every = {
+            "role": role,
+            "name": party,
+            "peer": peer,
+            "keys": "keys",
+            "data": table,
+            "state": name,
+            "wait": 60,
+            "threads": 1,
+            **values,
+        }
         path = folder / f"{name}.toml"
         path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in every.items()))
         return path

@@ -10,21 +10,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.data.ads import CEILING, ads_rows, bayes_auc
     from tacit.data.ads_file import write_ads_parquet
-    from tacit.data.catalog import Checked, check, describe, find, load, names
+    from tacit.data.cache import cache_directory, data_directory
+    from tacit.data.catalog import Checked, DataSet, check, describe, find, load, names
+    from tacit.data.datasets.ads import CEILING, ads_rows, bayes_auc
     from tacit.data.encoding import Encoding
-    from tacit.data.entries import DataSet
-    from tacit.data.image import Image
-    from tacit.data.party import PartyTable
     from tacit.data.party_file import forget_party, load_party
     from tacit.data.party_sample import write_party_sample
+    from tacit.data.party_table import PartyTable
     from tacit.data.picture_rows import PictureRows, has_pictures, load_pictures
-    from tacit.data.places import cache_directory, data_directory
     from tacit.data.schema import Schema, parse_schema, read_schema, schema_path
     from tacit.data.tables import (
         Columns,
         Features,
+        Image,
         Table,
         assign,
         order,
@@ -73,22 +72,29 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ads": ("CEILING", "ads_rows", "bayes_auc"),
     "ads_file": ("write_ads_parquet",),
-    "catalog": ("Checked", "check", "describe", "find", "load", "names"),
+    "cache": ("cache_directory", "data_directory"),
+    "catalog": ("Checked", "DataSet", "check", "describe", "find", "load", "names"),
+    "datasets.ads": ("CEILING", "ads_rows", "bayes_auc"),
     "encoding": ("Encoding",),
-    "entries": ("DataSet",),
-    "image": ("Image",),
-    "party": ("PartyTable",),
     "party_file": ("forget_party", "load_party"),
     "party_sample": ("write_party_sample",),
+    "party_table": ("PartyTable",),
     "picture_rows": ("PictureRows", "has_pictures", "load_pictures"),
-    "places": ("cache_directory", "data_directory"),
     "schema": ("Schema", "parse_schema", "read_schema", "schema_path"),
     "tables": (
-        "Columns", "Features", "Table", "assign", "order", "split", "stream", "subset", "take",
+        "Columns",
+        "Features",
+        "Image",
+        "Table",
+        "assign",
+        "order",
+        "split",
+        "stream",
+        "subset",
+        "take",
     ),
-}  # fmt: skip
+}
 _HOME = {name: home for home, group in _HOMES.items() for name in group}
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, TypeAlias
 
-__all__ = ["Arrow", "csv", "pa", "parquet", "pc"]
-
 Arrow: TypeAlias = Any
 """An Arrow array, record batch or type."""
 

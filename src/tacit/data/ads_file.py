@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from tacit.data._arrow import Arrow, pa, parquet
-from tacit.data.ads import CATEGORICAL, DAYS, NUMERIC, AdsRows, ads_rows
+from tacit.data.datasets.ads import CATEGORICAL, DAYS, NUMERIC, AdsRows, ads_rows
 from tacit.data.draws import Array
 from tacit.data.schema import schema_path
-
-__all__ = ["words", "write_ads_parquet"]
 
 
 def write_ads_parquet(path: str | Path, rows: int, seed: int = 0, *, positive: float = 0.1) -> Path:

@@ -21,8 +21,6 @@ from tacit.data.chunks import Chunk, Coding, Layout, Scaler
 from tacit.data.draws import Array
 from tacit.errors import InputError
 
-__all__ = ["DAY", "build", "npy_file"]
-
 DAY = 86_400
 _BLOCK = 1 << 17
 
@@ -228,9 +226,7 @@ class _Spool:
 @contextmanager
 def npy_file(path: Path, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Iterator[BinaryIO]:
     """Open an array file behind its header, to be filled block by block."""
-    header = {
-        "descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape
-    }  # fmt: skip
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with path.open("wb") as file:
         np.lib.format.write_array_header_2_0(file, header)
         yield file

@@ -11,8 +11,6 @@ from tacit.data._arrow import Arrow
 from tacit.data.draws import Array
 from tacit.data.tables import Columns
 
-__all__ = ["Chunk", "Coding", "Layout", "Scale", "Scaler"]
-
 Scale: TypeAlias = Literal["unit", "standard", "none"]
 
 

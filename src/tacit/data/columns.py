@@ -20,8 +20,6 @@ from tacit.data.text import TextFile
 from tacit.data.values import Refuse, categories, ids, labels, numbers, seconds
 from tacit.errors import InputError
 
-__all__ = ["chunks_of", "columns_of", "existing", "load_file"]
-
 _ROWS = 1 << 16
 
 

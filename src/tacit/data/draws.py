@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "bits", "normals", "permutation", "uniforms"]
-
 Array: TypeAlias = npt.NDArray[Any]
 
 

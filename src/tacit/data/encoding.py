@@ -19,8 +19,6 @@ from tacit.data._arrow import pa
 from tacit.data.chunks import Coding, Layout, Scale
 from tacit.errors import InputError
 
-__all__ = ["FORMAT", "Category", "Encoding", "LabelRule", "Number"]
-
 FORMAT = 1
 
 

@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from tacit.data._arrow import Arrow, csv, pa
-from tacit.data.ads import CATEGORICAL, NUMERIC, ads_rows
 from tacit.data.ads_file import words
+from tacit.data.datasets.ads import CATEGORICAL, NUMERIC, ads_rows
 from tacit.data.draws import Array, permutation
 from tacit.data.schema import schema_path
 from tacit.errors import InputError
-
-__all__ = ["write_party_sample"]
 
 _OWN = ("basket_value", "segment")
 

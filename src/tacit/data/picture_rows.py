@@ -8,12 +8,9 @@ from typing import final
 
 import numpy as np
 
-from tacit.data.catalog import describe, load, names
+from tacit.data.catalog import ENTRIES, describe, load, names
 from tacit.data.draws import Array
-from tacit.data.entries import ENTRIES
 from tacit.errors import InputError
-
-__all__ = ["PictureRows", "has_pictures", "load_pictures"]
 
 
 @final

@@ -34,8 +34,6 @@ from tacit.data.values import TIME_UNITS
 from tacit.errors import InputError
 from tacit.spec import nearest
 
-__all__ = ["Schema", "parse_schema", "read_schema", "schema_path"]
-
 _SCALES = list(get_args(Scale))
 
 

@@ -16,8 +16,6 @@ from tacit.data.values import Refuse
 from tacit.errors import InputError
 from tacit.spec import nearest
 
-__all__ = ["TextFile"]
-
 _BLOCK = 1 << 24
 _UNREADABLE = (OSError, EOFError, UnicodeDecodeError, plain_csv.Error)
 

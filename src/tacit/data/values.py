@@ -14,8 +14,6 @@ import numpy as np
 from tacit.data._arrow import Arrow, pa, pc
 from tacit.data.draws import Array
 
-__all__ = ["MISSING", "TIME_UNITS", "Refuse", "categories", "ids", "labels", "numbers", "seconds"]
-
 Refuse: TypeAlias = Callable[[int, str], NoReturn]
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")

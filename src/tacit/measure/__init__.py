@@ -7,12 +7,7 @@ Tensors, arrays and lists are all welcome, and nothing here loads torch.
 from __future__ import annotations
 
 from tacit.measure.bounds import auc_bound, error_bound, gaussian_auc, sum_kl, sum_kl_for_error
-from tacit.measure.budget import Budget, Forecast, epsilon_for_auc, forecast, sum_kl_for_auc
-from tacit.measure.clustering import (
-    clustering_accuracy,
-    clustering_confusion,
-    clustering_names,
-)
+from tacit.measure.clustering import clustering_accuracy, clustering_confusion, clustering_names
 from tacit.measure.intervals import Interval, bootstrap_auc, null_band
 from tacit.measure.label_auc import (
     bayes_combined_auc,
@@ -30,23 +25,15 @@ from tacit.measure.leak import (
     quantile_over_steps,
     top_fraction,
 )
-from tacit.measure.ledger import Ledger, LedgerSummary
-from tacit.measure.one_vs_rest import OneVsRest, meter_for
-from tacit.measure.pooled import LeakMeter, PooledLeak, pooled_leak
-from tacit.measure.recommend import Recommendation, recommend
+from tacit.measure.pooled import LeakMeter, OneVsRest, PooledLeak, meter_for, pooled_leak
 from tacit.measure.tvd import tvd
 from tacit.measure.utility import accuracy, ace, log_loss, nce
 
 __all__ = [
-    "Budget",
-    "Forecast",
     "Interval",
     "LeakMeter",
-    "Ledger",
-    "LedgerSummary",
     "OneVsRest",
     "PooledLeak",
-    "Recommendation",
     "accuracy",
     "ace",
     "auc",
@@ -58,10 +45,8 @@ __all__ = [
     "clustering_confusion",
     "clustering_names",
     "detection_error",
-    "epsilon_for_auc",
     "error_bound",
     "flip_for_epsilon",
-    "forecast",
     "gaussian_auc",
     "gaussian_combined_auc",
     "gaussian_delta",
@@ -74,9 +59,7 @@ __all__ = [
     "pooled_leak",
     "quantile_over_steps",
     "randomized_label_auc",
-    "recommend",
     "sum_kl",
-    "sum_kl_for_auc",
     "sum_kl_for_error",
     "top_fraction",
     "tvd",

@@ -15,26 +15,6 @@ import numpy.typing as npt
 
 from tacit.errors import InputError, ParameterError
 
-__all__ = [
-    "Bools",
-    "Floats",
-    "Ints",
-    "Values",
-    "as_floats",
-    "as_generator",
-    "as_numpy",
-    "binary_labels",
-    "class_labels",
-    "float_vector",
-    "fraction",
-    "open_fraction",
-    "positive_count",
-    "probabilities",
-    "require_same_length",
-    "row_matrix",
-    "whole_ids",
-]
-
 Values = npt.ArrayLike
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]

@@ -12,15 +12,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from tacit.errors import InputError
-from tacit.measure._arrays import (
-    Floats,
-    Values,
-    binary_labels,
-    float_vector,
-    require_same_length,
-)
-
-__all__ = ["Ranked", "null_variance", "rank", "split", "tie_sum", "wins"]
+from tacit.measure._arrays import Floats, Values, binary_labels, float_vector, require_same_length
 
 
 @final

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from tacit.errors import InputError, ParameterError
 
-__all__ = ["auc_bound", "error_bound", "gaussian_auc", "sum_kl", "sum_kl_for_error"]
-
 _Array = npt.NDArray[np.float64]
 _EPS = float(np.finfo(np.float64).eps)
 

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from tacit.measure._arrays import Values, require_same_length, whole_ids
 
-__all__ = ["clustering_accuracy", "clustering_confusion", "clustering_names"]
-
 
 def clustering_accuracy(clusters: Values, labels: Values) -> float:
     """Return the accuracy under the best one-to-one naming of clusters by classes.

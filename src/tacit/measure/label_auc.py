@@ -12,15 +12,6 @@ from tacit.errors import ParameterError
 from tacit.measure._arrays import Values, float_vector, positive_count
 from tacit.measure._ranks import Ranked, rank, wins
 
-__all__ = [
-    "bayes_combined_auc",
-    "flip_for_epsilon",
-    "gaussian_combined_auc",
-    "gaussian_delta",
-    "label_sum_kl",
-    "randomized_label_auc",
-]
-
 _Floats = npt.NDArray[np.float64]
 _NORMAL = NormalDist()
 

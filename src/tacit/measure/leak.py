@@ -7,15 +7,6 @@ import numpy as np
 from tacit.measure._arrays import Ints, Values, as_numpy, class_labels, float_vector, fraction
 from tacit.measure._ranks import Ranked, rank, wins
 
-__all__ = [
-    "auc",
-    "best_threshold_accuracy",
-    "detection_error",
-    "leak_auc",
-    "quantile_over_steps",
-    "top_fraction",
-]
-
 
 def auc(scores: Values, labels: Values) -> float:
     """Return the area under the ROC curve of ``scores`` for ``labels`` in {0, 1}.

@@ -20,8 +20,6 @@ from tacit.measure._arrays import (
     require_same_length,
 )
 
-__all__ = ["accuracy", "ace", "log_loss", "nce"]
-
 
 def log_loss(probs: Values, labels: Values) -> float:
     """Return the mean negative log-probability of the true class, in nats.

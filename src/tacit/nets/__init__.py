@@ -3,17 +3,17 @@
 # ruff: noqa: I001 - models are listed in the order in which they are imported here
 from tacit.nets.base import MODELS, Architecture, Inputs, SplitModel, layer_outputs
 from tacit.nets.combine import COMBINES, Combine, combine, combined_width
-from tacit.nets.embedding import Features, StackedEmbedding
+from tacit.nets.embedding import FeatureEncoder, StackedEmbedding
 from tacit.nets.stack import Layer, Stack, Stacked
 from tacit.nets.wdl import WideDeep
 from tacit.nets.mlp import Mlp
 from tacit.nets.exploit import ExploitCriteo
-from tacit.nets.gafm_nets import GafmNet
+from tacit.nets.gafm import GafmNet
 from tacit.nets.image import Block, ImageStacked
 from tacit.nets.conv import IsicConv, MnistConv
 from tacit.nets.resnet import ResNet
 from tacit.nets.custom import from_modules
-from tacit.nets.initialise import initialise
+from tacit.nets.initial_weights import initialise
 
 __all__ = [
     "COMBINES",
@@ -22,7 +22,7 @@ __all__ = [
     "Block",
     "Combine",
     "ExploitCriteo",
-    "Features",
+    "FeatureEncoder",
     "GafmNet",
     "ImageStacked",
     "Inputs",

@@ -16,18 +16,8 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets.combine import Combine, combine, combined_width
-from tacit.nets.initial import Seed
+from tacit.nets.initial_weights import Seed
 from tacit.spec import Registry, Specified, require
-
-__all__ = [
-    "MODELS",
-    "Architecture",
-    "Inputs",
-    "SplitModel",
-    "layer_outputs",
-    "layers_of",
-    "logit_count",
-]
 
 
 @final
@@ -93,8 +83,9 @@ class Architecture(Specified, ABC):
 
     Subclasses are frozen dataclasses registered in ``MODELS``; their fields are parameters. Weights
     depend on the seed and on a layer's place only: a party that builds its own part alone gets the
-    weights that the same part has in the whole. They are drawn by ``tacit.nets.initial``, never by
-    torch's generators, whose 32 bits can be searched. Parts are built on the CPU.
+    weights that the same part has in the whole. They are drawn by
+    ``tacit.nets.initial_weights``, never by torch's generators, whose 32 bits can be searched.
+    Parts are built on the CPU.
     """
 
     uses_own: ClassVar[bool] = False

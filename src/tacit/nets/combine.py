@@ -12,8 +12,6 @@ from torch import Tensor
 from tacit.errors import InputError, SpecError
 from tacit.spec import nearest
 
-__all__ = ["COMBINES", "Combine", "check_combine", "combine", "combined_width"]
-
 Combine: TypeAlias = Literal["sum", "mean", "max", "product", "concat"]
 COMBINES: tuple[Combine, ...] = get_args(Combine)
 

@@ -11,10 +11,8 @@ from torch.nn.functional import max_pool2d, relu
 
 from tacit.nets.base import MODELS
 from tacit.nets.image import Block, ImageStacked, Shape
-from tacit.nets.initial import Draws, Init, convolution, linear
+from tacit.nets.initial_weights import Init, WeightDraws, convolution, linear
 from tacit.spec import require
-
-__all__ = ["Conv", "Dense", "IsicConv", "MnistConv"]
 
 
 @final
@@ -50,7 +48,7 @@ class Conv(Block):
         shrink = 2 if self.pool else 1
         return self.channels, height // shrink, width // shrink
 
-    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: WeightDraws, init: Init) -> nn.Module:
         """Return the layer with fresh weights."""
         return _ConvModule(convolution(inputs[0], self.channels, draws, init=init), pool=self.pool)
 
@@ -72,7 +70,7 @@ class _DenseModule(nn.Module):
 
 @final
 @dataclass(frozen=True)
-class Dense(Block):
+class DenseBlock(Block):
     """A fully connected layer over all values of an image."""
 
     units: int
@@ -82,7 +80,7 @@ class Dense(Block):
         """Return the units as channels of one pixel."""
         return self.units, 1, 1
 
-    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: WeightDraws, init: Init) -> nn.Module:
         """Return the layer with fresh weights."""
         return _DenseModule(linear(prod(inputs), self.units, draws, init=init), active=self.active)
 
@@ -131,11 +129,11 @@ class IsicConv(ImageStacked):
 
     def blocks(self) -> tuple[Block, ...]:
         """Return six convolutions and a dense layer."""
-        return *(Conv(self.channels, pool=True),) * 6, Dense(self.hidden)
+        return *(Conv(self.channels, pool=True),) * 6, DenseBlock(self.hidden)
 
     def last(self, logits: int) -> Block:
         """Return the layer that makes logits."""
-        return Dense(logits, active=False)
+        return DenseBlock(logits, active=False)
 
 
 @final
@@ -184,8 +182,8 @@ class MnistConv(ImageStacked):
         """Return four convolutions and a dense layer."""
         few, many = self.channels, 2 * self.channels
         pooled = (Conv(width, pool=True) for width in (few, few, many))
-        return *pooled, Conv(many), Dense(self.hidden)
+        return *pooled, Conv(many), DenseBlock(self.hidden)
 
     def last(self, logits: int) -> Block:
         """Return the layer that makes logits."""
-        return Dense(logits, active=False)
+        return DenseBlock(logits, active=False)

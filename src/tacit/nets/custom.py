@@ -14,8 +14,6 @@ from tacit.nets.base import Inputs, SplitModel, layers_of
 from tacit.nets.combine import Combine, combined_width
 from tacit.nets.combine import combine as combined
 
-__all__ = ["CustomBottom", "CustomTop", "from_modules"]
-
 _BATCH = 3
 
 

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets.base import Inputs
-from tacit.nets.initial import Draws, table
+from tacit.nets.initial_weights import WeightDraws, table
 from tacit.rng import Key
 from tacit.spec import require
-
-__all__ = ["Features", "StackedEmbedding"]
 
 
 @final
@@ -38,7 +36,7 @@ class StackedEmbedding(nn.Module):
     sizes: Tensor
 
     def __init__(
-        self, cardinalities: Sequence[int], dim: int, *, draws: Draws | None = None
+        self, cardinalities: Sequence[int], dim: int, *, draws: WeightDraws | None = None
     ) -> None:
         super().__init__()
         require(len(cardinalities) > 0, "an embedding needs at least one column", 0)
@@ -50,7 +48,7 @@ class StackedEmbedding(nn.Module):
         starts = (0, *accumulate(self.cardinalities[:-1]))
         for name, numbers in (("offsets", starts), ("sizes", self.cardinalities)):
             self.register_buffer(name, torch.tensor(numbers, device="cpu"), persistent=False)
-        self.table = table(self.cardinalities, dim, draws or Draws(Key.fresh()))
+        self.table = table(self.cardinalities, dim, draws or WeightDraws(Key.fresh()))
 
     def forward(self, categorical: Tensor, *, check: bool = False) -> Tensor:
         """Return ``[B, c * dim]`` for the category indices ``[B, c]``."""
@@ -70,7 +68,7 @@ class StackedEmbedding(nn.Module):
 
 
 @final
-class Features(nn.Module):
+class FeatureEncoder(nn.Module):
     """One party's columns as one vector: the embedded categories, then the numbers.
 
     ``x = [embed(categorical), numeric]``
@@ -78,12 +76,12 @@ class Features(nn.Module):
     References:
         Li et al., ICLR 2022, appendix A.6.2: the raw input vectors.
 
-    >>> features = Features(Inputs(numeric=2, cardinalities=(3,)), 4)
+    >>> features = FeatureEncoder(Inputs(numeric=2, cardinalities=(3,)), 4)
     >>> features(torch.zeros(5, 2), torch.zeros(5, 1, dtype=torch.int64)).shape
     torch.Size([5, 6])
     """
 
-    def __init__(self, inputs: Inputs, dim: int, *, draws: Draws | None = None) -> None:
+    def __init__(self, inputs: Inputs, dim: int, *, draws: WeightDraws | None = None) -> None:
         super().__init__()
         self.inputs = inputs
         self.width = inputs.numeric + len(inputs.cardinalities) * dim

@@ -17,11 +17,9 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets.base import Architecture, Inputs, logit_count
-from tacit.nets.initial import Draws, Init, Seed, draws_at
+from tacit.nets.initial_weights import Init, Seed, WeightDraws, draws_at
 from tacit.nets.stack import Layer, Own, Stack, refuse_columns
 from tacit.spec import require
-
-__all__ = ["Block", "ImageBottom", "ImageStacked", "ImageTop", "Shape"]
 
 Shape: TypeAlias = tuple[int, int, int]
 """Channels, height and width."""
@@ -38,7 +36,7 @@ class Block(ABC):
         """Return what becomes of the shape of one image."""
 
     @abstractmethod
-    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: WeightDraws, init: Init) -> nn.Module:
         """Return the layer with fresh weights, for inputs ``[B, channels, height, width]``."""
 
 

@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, relu
 
 from tacit.nets.base import MODELS
-from tacit.nets.conv import Dense
+from tacit.nets.conv import DenseBlock
 from tacit.nets.image import Block, ImageStacked, Shape
-from tacit.nets.initial import Draws, Init, convolution
+from tacit.nets.initial_weights import Init, WeightDraws, convolution
 from tacit.spec import require
-
-__all__ = ["ResNet"]
 
 _GROUPS = 8
 
@@ -47,7 +45,7 @@ class Stem(Block):
         """Return what becomes of the shape of one image."""
         return self.channels, *inputs[1:]
 
-    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: WeightDraws, init: Init) -> nn.Module:
         """Return the layer with fresh weights."""
         return _StemModule(convolution(inputs[0], self.channels, draws, init=init, bias=False))
 
@@ -100,7 +98,7 @@ class Residual(Block):
         height, width = (-(-side // self.stride) for side in inputs[1:])
         return self.channels, height, width
 
-    def module(self, inputs: Shape, draws: Draws, init: Init) -> nn.Module:
+    def module(self, inputs: Shape, draws: WeightDraws, init: Init) -> nn.Module:
         """Return the layer with fresh weights."""
         wide, step = self.channels, self.stride
         first = convolution(inputs[0], wide, draws, init=init, bias=False, stride=step)
@@ -169,8 +167,8 @@ class ResNet(ImageStacked):
             )
             for at in range(count)
         )
-        return Stem(self.channels), *residual, Dense(self.hidden)
+        return Stem(self.channels), *residual, DenseBlock(self.hidden)
 
     def last(self, logits: int) -> Block:
         """Return the layer that makes logits."""
-        return Dense(logits, active=False)
+        return DenseBlock(logits, active=False)

@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets.base import Architecture, Inputs, logit_count
-from tacit.nets.embedding import Features
-from tacit.nets.initial import Draws, Init, Seed, draws_at, linear
+from tacit.nets.embedding import FeatureEncoder
+from tacit.nets.initial_weights import Init, Seed, WeightDraws, draws_at, linear
 from tacit.spec import require
-
-__all__ = ["Bottom", "Dense", "Layer", "Own", "Stack", "Stacked", "Top", "refuse_columns"]
 
 _ACTIVATIONS = {
     "relu": nn.ReLU,
@@ -73,7 +71,9 @@ class Dense(nn.Module):
     torch.Size([4, 2])
     """
 
-    def __init__(self, inputs: int, layer: Layer, draws: Draws, *, init: Init = "torch") -> None:
+    def __init__(
+        self, inputs: int, layer: Layer, draws: WeightDraws, *, init: Init = "torch"
+    ) -> None:
         super().__init__()
         self.linear = linear(inputs, layer.width, draws, init=init)
         self.activation = _ACTIVATIONS[layer.activation]()
@@ -99,7 +99,9 @@ class Bottom(nn.Module):
         super().__init__()
         self.inputs = inputs
         self.width = stack.hidden[cut - 1].width
-        self.features = Features(inputs, stack.embedding, draws=draws_at(seed, "embedding", party))
+        self.features = FeatureEncoder(
+            inputs, stack.embedding, draws=draws_at(seed, "embedding", party)
+        )
         self.layers = nn.ModuleList(
             Dense(fan_in, layer, draws_at(seed, "layer", number, party), init=stack.init)
             for number, fan_in, layer in stack.numbered(self.features.width, 1, cut)
@@ -130,7 +132,7 @@ class Own(nn.Module):
     def __init__(self, inputs: Inputs, stack: Stack, width: int, *, seed: Seed) -> None:
         super().__init__()
         size = 1 if stack.wide else stack.embedding
-        self.features = Features(inputs, size, draws=draws_at(seed, "own embedding"))
+        self.features = FeatureEncoder(inputs, size, draws=draws_at(seed, "own embedding"))
         self.linear = linear(
             self.features.width, width, draws_at(seed, "own"), bias=stack.wide, init=stack.init
         )

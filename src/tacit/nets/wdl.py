@@ -9,8 +9,6 @@ from tacit.nets.base import MODELS
 from tacit.nets.stack import Layer, Stack, Stacked
 from tacit.spec import require
 
-__all__ = ["WideDeep"]
-
 
 @final
 @MODELS.register("wdl")

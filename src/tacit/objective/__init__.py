@@ -1,10 +1,9 @@
 """Objectives: how the label party turns outputs and labels into a loss."""
 
 from tacit.objective.base import OBJECTIVES, Loss, Objective
-from tacit.objective.forward import Forward, corrected
 from tacit.objective.gafm import Gafm
 from tacit.objective.learner import Learner, Setting, Signal, Turn
-from tacit.objective.supervised import BinaryCrossEntropy, CrossEntropy
+from tacit.objective.supervised import BinaryCrossEntropy, CrossEntropy, Forward, corrected
 
 __all__ = [
     "OBJECTIVES",

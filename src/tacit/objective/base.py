@@ -8,10 +8,8 @@ from typing import final
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.objective.learner import Learner, Setting, Supervised
+from tacit.objective.learner import Learner, Setting, SupervisedLearner
 from tacit.spec import Registry, Specified
-
-__all__ = ["OBJECTIVES", "Loss", "Objective"]
 
 
 class Objective(Specified, ABC):
@@ -51,7 +49,7 @@ class Loss(Objective, ABC):
     @final
     def learner(self, setting: Setting) -> Learner:
         """Return plain gradient descent on this loss."""
-        return Supervised(self, setting)
+        return SupervisedLearner(self, setting)
 
 
 OBJECTIVES: Registry[Objective] = Registry("objective")

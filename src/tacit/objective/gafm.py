@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.objective._adversary import Adversarial, Play
 from tacit.objective.base import OBJECTIVES, Objective
+from tacit.objective.gafm_game import Adversarial, Play
 from tacit.objective.learner import Learner, Setting
 from tacit.spec import require
-
-__all__ = ["Gafm"]
 
 CLAIM = (
     "empirical only: the penalty's target 0.5 +- u lies on the true label's side, so no number of "
@@ -95,8 +93,15 @@ class Gafm(Objective):
                 "use the model gafm_net, and with several feature parties combine by mean"
             )
         _check_labels(setting.labels)
-        play = Play(delta=self.delta, sigma=self.sigma, gamma=self.gamma, ablate=self.ablate,
-                    clip=self.clip, hidden=self.hidden, orient=self.orient)  # fmt: skip
+        play = Play(
+            delta=self.delta,
+            sigma=self.sigma,
+            gamma=self.gamma,
+            ablate=self.ablate,
+            clip=self.clip,
+            hidden=self.hidden,
+            orient=self.orient,
+        )
         return Adversarial(play, setting, key=setting.key, claim=CLAIM)
 
     def probabilities(self, outputs: Tensor) -> Tensor:

@@ -16,8 +16,6 @@ from tacit.rng import Key
 if TYPE_CHECKING:
     from tacit.objective.base import Loss
 
-__all__ = ["Learner", "Setting", "Signal", "Supervised", "Turn", "clear_grads"]
-
 
 def clear_grads(optimizer: torch.optim.Optimizer) -> None:
     """Forget all gradients: what ``zero_grad`` does, at a fifth of its price."""
@@ -111,7 +109,7 @@ class Learner(ABC):
 
 
 @final
-class Supervised(Learner):
+class SupervisedLearner(Learner):
     """Plain gradients of one loss: the top model descends what the feature parties descend.
 
     Early gradients cost a second pass through the top model's activations, which pays where the

@@ -1,22 +1,22 @@
 """Protections: what turns a cut gradient into something safer to release."""
 
 # ruff: noqa: I001 - protections are listed in the order in which they are imported here
-from tacit.protect.parts import Along, Isotropic, Shaped
+from tacit.protect.noise_terms import Along, Isotropic, Shaped
 from tacit.protect.base import PROTECTIONS, Batch, Plan, Protection
-from tacit.protect.noise import Gaussian, Iso, NoProtection
+from tacit.protect.gaussian import Gaussian, Iso, NoProtection
 from tacit.protect.max_norm import MaxNorm, MaxNormPositive
-from tacit.protect._marvell_solver import MarvellSolution, solve_marvell
-from tacit.protect.marvell import Marvell
+from tacit.protect.marvell.isotropic_solver import MarvellSolution, solve_marvell
+from tacit.protect.marvell.protection import Marvell
 from tacit.protect.chain import Chain, get
-from tacit.protect.labels import (
+from tacit.protect.labels.mechanisms import (
     LABELS,
     GaussianLabels,
     LabelMechanism,
     RandomizedResponse,
     get_labels,
 )
-from tacit.protect._label_prior import PriorResponse
-from tacit.protect._label_tensor import RandomizedLabels
+from tacit.protect.labels.rr_prior import PriorResponse
+from tacit.protect.labels.randomized_labels import RandomizedLabels
 
 __all__ = [
     "LABELS",

@@ -21,27 +21,11 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError
-from tacit.protect.parts import Isotropic, Part
+from tacit.protect.noise_terms import Isotropic, Part
 from tacit.rng import Stream
 from tacit.rows import GRID, as_rows, blocks, exponent, norms, on_host, piece, unit_rows
 from tacit.spec import Registry, Specified
 from tacit.types import Cut
-
-__all__ = [
-    "BATCH",
-    "EMPIRICAL",
-    "NOISE_ONLY",
-    "NOTHING",
-    "PROTECTIONS",
-    "RUNNING",
-    "Batch",
-    "Draft",
-    "Plan",
-    "Protection",
-    "draw",
-    "made_up",
-    "noise_only",
-]
 
 M = TypeVar("M")
 
@@ -337,3 +321,25 @@ def _check_binary(labels: npt.NDArray[Any], classes: int, seen: int) -> None:  #
     wrong = labels[(labels != 0) & (labels != 1)]
     if len(wrong):
         raise InputError(f"labels must be 0 or 1 here, got {wrong[0]:g}: map them first")
+
+
+WITHHELD = "noise without signal: the release would have cost more than was planned"
+
+
+def without_signal(stage: Protection[Any], batch: Batch, draft: Draft, stream: Stream) -> Draft:
+    """Return a draft of rows and noise that were made up, in place of the gradients and theirs.
+
+    The noise too: what was planned for the true labels differs by class. Ending the run instead
+    would tell the peer about the labels of this very batch. What the protection remembers is as
+    if the draft had gone out.
+    """
+    last = draft.plans[-1]
+    found = stage.stand_in(batch, stream) or noise_only(batch, None)
+    plan = replace(found, how=WITHHELD, memory=last.memory)
+    given = batch.rows if found.substitute is None else found.substitute
+    return replace(
+        draft,
+        rows=draw(plan, given, stream),
+        plans=(*draft.plans[:-1], plan),
+        given=(*draft.given[:-1], given),
+    )

@@ -11,8 +11,6 @@ from tacit.rng import Stream
 from tacit.rows import exponent
 from tacit.spec import parse
 
-__all__ = ["Chain", "get"]
-
 
 @final
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["ClassBlocks"]
-
 _SIZE = 64  # rows; smaller ones multiply slowly, larger ones are emptier
 
 

@@ -9,20 +9,10 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from tacit.protect.base import (
-    BATCH,
-    PROTECTIONS,
-    RUNNING,
-    Batch,
-    Plan,
-    Protection,
-    noise_only,
-)
-from tacit.protect.noise import blend
-from tacit.protect.parts import Along, Isotropic
+from tacit.protect.base import BATCH, PROTECTIONS, RUNNING, Batch, Plan, Protection, noise_only
+from tacit.protect.gaussian import blend
+from tacit.protect.noise_terms import Along, Isotropic
 from tacit.rows import norms, unit_rows
-
-__all__ = ["MaxNorm", "MaxNormPositive"]
 
 
 @final

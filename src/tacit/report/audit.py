@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tacit.fields import Fields, finite
 from tacit.report.audit_plots import (
     confusion,
     curves,
@@ -15,21 +16,18 @@ from tacit.report.audit_plots import (
 )
 from tacit.report.audit_table import by_attack, reached
 from tacit.report.blocks import (
-    Block,
     Cell,
     Facts,
     Heading,
     Items,
+    PageBlock,
     Paragraph,
     TableBlock,
     Verdict,
 )
-from tacit.report.fields import Fields, finite
 from tacit.report.gallery import galleries
 from tacit.report.page import write_page
 from tacit.report.png import Pixels
-
-__all__ = ["audit_page"]
 
 # What a certificate may hold, in words; anything else in it is shown under its own name.
 _CLAIMS = {
@@ -60,7 +58,7 @@ def audit_page(
     audit = Fields(kept, "")
     rows = sorted(audit.rows("table"), key=reached, reverse=True)
     order = _order(audit, rows)
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Verdict(audit.text("state"), audit.text("verdict")),
         Facts(_facts(audit, rows)),
         *by_attack(rows),
@@ -99,32 +97,41 @@ def _facts(audit: Fields, rows: Sequence[Fields]) -> list[tuple[str, Cell, str]]
     facts: list[tuple[str, Cell, str]] = [
         _worst(row, worst),
         ("Baseline", base.number("auc"), base.text("from") or "features alone, not measured"),
-        ("Bound of one release", claim.number("auc_bound"),
-         f"{claim.text('spec')}, for honest batches" if claim.text("spec") else "no certificate"),
+        (
+            "Bound of one release",
+            claim.number("auc_bound"),
+            f"{claim.text('spec')}, for honest batches" if claim.text("spec") else "no certificate",
+        ),
         ("Rows", tape.number("rows"), _rows_note(tape)),
         ("Epochs", tape.number("epochs"), _counted(tape.number("steps"), "steps")),
-        ("Cut width", tape.number("width"),
-         "embeddings recorded" if tape.flag("embeddings") else "no embeddings recorded"),
+        (
+            "Cut width",
+            tape.number("width"),
+            "embeddings recorded" if tape.flag("embeddings") else "no embeddings recorded",
+        ),
         ("Classes", truth.number("classes"), _share(truth)),
-    ]  # fmt: skip
+    ]
     if trained is not None:
         note = "has absorbed label information: not the baseline"
         facts.insert(2, ("From trained embeddings", trained.number("auc"), note))
     return facts
 
 
-def _advice(audit: Fields) -> list[Block]:
+def _advice(audit: Fields) -> list[PageBlock]:
     texts = audit.texts("advice")
     return [Heading("What to do next"), Items(texts, numbered=True)] if texts else []
 
 
-def _claims(audit: Fields) -> list[Block]:
+def _claims(audit: Fields) -> list[PageBlock]:
     heading = Heading("What is claimed, and under which assumption")
     claim = audit.part("certificate")
     if claim is None:
-        return [heading, Paragraph(
-            "There is no certificate: nothing is claimed beyond what these attacks measured."
-        )]  # fmt: skip
+        return [
+            heading,
+            Paragraph(
+                "There is no certificate: nothing is claimed beyond what these attacks measured."
+            ),
+        ]
     rows: list[list[Cell]] = [
         [_CLAIMS.get(key, key), value]
         for key in dict.fromkeys([*_CLAIMS, *claim.value])
@@ -143,7 +150,7 @@ def _claimed(claim: Fields, key: str) -> Cell:
     return found if isinstance(found, (str, int, float)) else None
 
 
-def _skipped(audit: Fields) -> list[Block]:
+def _skipped(audit: Fields) -> list[PageBlock]:
     rows = [[row.text("attack"), row.text("reason")] for row in audit.rows("skipped")]
     if not rows:
         return []

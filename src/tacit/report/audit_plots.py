@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tacit.errors import InputError
-from tacit.report.blocks import (
-    Block,
-    Cell,
-    Figure,
-    Heading,
-    Paragraph,
-    SideBySide,
-    TableBlock,
-)
-from tacit.report.fields import Fields
-from tacit.report.figures import Line, line_plot
+from tacit.fields import Fields
+from tacit.report.blocks import Cell, Figure, Heading, PageBlock, Paragraph, SideBySide, TableBlock
+from tacit.report.figures import Series, line_plot
 from tacit.report.plots import Curve, Histogram, densities, roc
-
-__all__ = ["confusion", "curves", "distributions", "over_epochs", "sorted_over_epochs"]
 
 _LINES = 6  # more lines than this cannot be told apart
 _BANDS = 2  # and more intervals than this hide each other
@@ -33,7 +23,7 @@ _COMPOSED = (
 )
 
 
-def over_epochs(audit: Fields, order: Sequence[str]) -> list[Block]:
+def over_epochs(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return leakage after each epoch, with what the certificate composes to."""
     inner = audit.need("epochs")
     names = [name for name in order if _has(inner.rows(name), "leak_auc")][:_LINES]
@@ -51,28 +41,36 @@ def over_epochs(audit: Fields, order: Sequence[str]) -> list[Block]:
     return [Heading("Leakage over epochs"), Figure(plot), Paragraph(said)]
 
 
-def sorted_over_epochs(audit: Fields, order: Sequence[str]) -> list[Block]:
+def sorted_over_epochs(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return the clustering accuracy after each epoch, of attacks that sort examples."""
     inner = audit.need("epochs")
     names = [name for name in order if _has(inner.rows(name), "clustering_accuracy")][:_LINES]
     if not names:
         return []
     drawn = [
-        Line(name=name, x=_epochs(rows), style=order.index(name),
-             y=[row.number("clustering_accuracy") for row in rows])
+        Series(
+            name=name,
+            x=_epochs(rows),
+            style=order.index(name),
+            y=[row.number("clustering_accuracy") for row in rows],
+        )
         for name in names
         for rows in [inner.rows(name)]
-    ]  # fmt: skip
+    ]
     plot = line_plot(
         drawn, title="Clustering accuracy after each epoch", x="epoch", y="accuracy", span=(0, 1.05)
     )
-    return [Heading("Examples sorted into classes"), Figure(plot), Paragraph(
-        "The share of examples in the right group, each group named after the class that fits "
-        "best. An attacker who sorts examples needs the name of one of each group only."
-    )]  # fmt: skip
+    return [
+        Heading("Examples sorted into classes"),
+        Figure(plot),
+        Paragraph(
+            "The share of examples in the right group, each group named after the class that fits "
+            "best. An attacker who sorts examples needs the name of one of each group only."
+        ),
+    ]
 
 
-def confusion(audit: Fields, order: Sequence[str]) -> list[Block]:
+def confusion(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return which classes the best sorting confuses."""
     found = audit.part("confusion")
     name = next((n for n in order if found is not None and found.value.get(n)), None)
@@ -88,26 +86,28 @@ def _has(rows: Sequence[Fields], key: str) -> bool:
     return any(row.number(key) is not None for row in rows)
 
 
-def _compared(audit: Fields, *, places: Sequence[float | None]) -> list[Line]:
+def _compared(audit: Fields, *, places: Sequence[float | None]) -> list[Series]:
     """Return what the lines are compared with: the composed certificate and the baseline."""
     rows, base = audit.rows("reference"), audit.need("baseline").number("auc")
-    kinds = (("gaussian_auc", "composed reference", "reference"),
-             ("auc_bound", "composed bound, honest batches", "bound"))  # fmt: skip
+    kinds = (
+        ("gaussian_auc", "composed reference", "reference"),
+        ("auc_bound", "composed bound, honest batches", "bound"),
+    )
     found = [
-        Line(name=words, x=_epochs(rows), y=[row.number(key) for row in rows], look=look)
+        Series(name=words, x=_epochs(rows), y=[row.number(key) for row in rows], look=look)
         for key, words, look in kinds
         if any(row.number(key) is not None for row in rows)
     ]
     whole = sorted({place for place in (*places, *_epochs(rows)) if place is not None})
     if base is not None:
-        found.append(Line(name="baseline", x=whole, y=[base] * len(whole), look="baseline"))
+        found.append(Series(name="baseline", x=whole, y=[base] * len(whole), look="baseline"))
     return found
 
 
-def _epoch_line(rows: Sequence[Fields], name: str, *, style: int, band: bool) -> Line:
+def _epoch_line(rows: Sequence[Fields], name: str, *, style: int, band: bool) -> Series:
     low, high = ([row.number(key) for row in rows] if band else [] for key in ("low", "high"))
     values = [row.number("leak_auc") for row in rows]
-    return Line(name=name, x=_epochs(rows), y=values, low=low, high=high, style=style)
+    return Series(name=name, x=_epochs(rows), y=values, low=low, high=high, style=style)
 
 
 def _epochs(rows: Sequence[Fields]) -> list[float | None]:
@@ -115,7 +115,7 @@ def _epochs(rows: Sequence[Fields]) -> list[float | None]:
     return [None if (at := row.number("epoch")) is None else at + 1 for row in rows]
 
 
-def distributions(audit: Fields, order: Sequence[str]) -> list[Block]:
+def distributions(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return the score densities of the strongest attacks."""
     found = audit.named("histograms")
     kept = [_histogram(name, found[name]) for name in order if name in found]
@@ -126,7 +126,7 @@ def distributions(audit: Fields, order: Sequence[str]) -> list[Block]:
         Heading("Scores of each class"),
         Paragraph("The strongest attacks. What leaks is the part that does not overlap."),
         SideBySide([Figure(densities(part)) for part in kept]),
-    ]  # fmt: skip
+    ]
 
 
 def _histogram(name: str, part: Fields) -> Histogram:
@@ -142,17 +142,21 @@ def _histogram(name: str, part: Fields) -> Histogram:
     return Histogram(attack=name, edges=edges, negatives=negatives, positives=positives)
 
 
-def curves(audit: Fields, order: Sequence[str]) -> list[Block]:
+def curves(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return the ROC curves of the strongest attacks."""
     found = audit.named("curves")
     kept = [_curve(name, found[name], style=i) for i, name in enumerate(order) if name in found]
     kept = [curve for curve in kept if curve.fpr][:_LINES]
     if not kept:
         return []
-    return [Heading("ROC curves"), Figure(roc(kept)), Paragraph(
-        "A curve that rises at the far left means that some labels are known almost for certain, "
-        "even where the AUC as a whole looks modest."
-    )]  # fmt: skip
+    return [
+        Heading("ROC curves"),
+        Figure(roc(kept)),
+        Paragraph(
+            "A curve that rises at the far left means that some labels are known almost for "
+            "certain, even where the AUC as a whole looks modest."
+        ),
+    ]
 
 
 def _curve(name: str, part: Fields, *, style: int) -> Curve:

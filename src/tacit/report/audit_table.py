@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tacit.report.blocks import Badge, Block, Cell, Figure, Heading, Paragraph, TableBlock
-from tacit.report.fields import Fields
+from tacit.fields import Fields
+from tacit.report.blocks import Badge, Cell, Figure, Heading, PageBlock, Paragraph, TableBlock
 from tacit.report.figures import bars
 from tacit.report.plots import Dot, dots
-
-__all__ = ["by_attack", "reached"]
 
 _LIMITS = ("low", "high", "null_low", "null_high", "baseline", "bound")
 # Field and heading of each column; three narrow tables are read where a wide one is not.
 _FOUND = (
-    ("attack", "attack"), ("leak_auc", "leak AUC"), ("state", "state"), ("low", "low"),
-    ("high", "high"), ("null_low", "null from"), ("null_high", "null to"),
-    ("baseline", "baseline"), ("bound", "bound"),
+    ("attack", "attack"),
+    ("leak_auc", "leak AUC"),
+    ("state", "state"),
+    ("low", "low"),
+    ("high", "high"),
+    ("null_low", "null from"),
+    ("null_high", "null to"),
+    ("baseline", "baseline"),
+    ("bound", "bound"),
     ("clustering_accuracy", "clustering accuracy"),
-)  # fmt: skip
+)
 _SAID = (("attack", "attack"), ("verdict", "verdict"))
 _RAN = (
-    ("attack", "attack"), ("mean", "batch mean"), ("q95", "batch q95"), ("accumulated", "adds up"),
-    ("batches", "batches"), ("examples", "examples"), ("seconds", "seconds"),
-)  # fmt: skip
+    ("attack", "attack"),
+    ("mean", "batch mean"),
+    ("q95", "batch q95"),
+    ("accumulated", "adds up"),
+    ("batches", "batches"),
+    ("examples", "examples"),
+    ("seconds", "seconds"),
+)
 _READING = (
     "Leak AUC is how well an attack ranks positives before negatives, whichever end they come out "
     "at: 0.5 is nothing, 1.0 is every label. The whiskers (low, high) are its interval. The grey "
@@ -41,7 +50,7 @@ def reached(row: Fields) -> float:
     return (row.number("clustering_accuracy") if leak is None else leak) or 0.0
 
 
-def by_attack(rows: Sequence[Fields]) -> list[Block]:
+def by_attack(rows: Sequence[Fields]) -> list[PageBlock]:
     """Return the leakage of each attack, the worst first."""
     clustered = any(row.number("clustering_accuracy") is not None for row in rows)
     found = _FOUND if clustered else _FOUND[:-1]
@@ -55,8 +64,8 @@ def by_attack(rows: Sequence[Fields]) -> list[Block]:
     ]
 
 
-def _plots(rows: Sequence[Fields]) -> list[Block]:
-    found: list[Block] = []
+def _plots(rows: Sequence[Fields]) -> list[PageBlock]:
+    found: list[PageBlock] = []
     measured = [_dot(row) for row in rows if row.number("leak_auc") is not None]
     if measured:
         title = "Leak AUC of each attack against baseline and bound"

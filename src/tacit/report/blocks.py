@@ -8,13 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Protocol, final
 
-from tacit.report.fields import embed
-from tacit.report.figures import Choice, Plot, plain
-
-__all__ = [
-    "Badge", "Block", "Cell", "Facts", "Figure", "Heading", "Items", "Paragraph", "SideBySide",
-    "TableBlock", "Verdict", "shown",
-]  # fmt: skip
+from tacit.fields import embed
+from tacit.report.figures import AxisChoice, Plot, plain
 
 # How each state of an audit is named. Nothing here promises more than was measured.
 _STATES = {
@@ -27,7 +22,7 @@ _MORE = "That is what these attacks found in this recording; another attack may 
 _MISSING = '<span class="none" title="not available">–</span>'
 
 
-class Block(Protocol):
+class PageBlock(Protocol):
     """Anything that can stand on a page."""
 
     def html(self) -> str:
@@ -237,11 +232,11 @@ class SideBySide:
         return f'<div class="side">{"".join(figure.html() for figure in self.figures)}</div>'
 
 
-def _options(choice: Choice) -> list[dict[str, object]]:
+def _options(choice: AxisChoice) -> list[dict[str, object]]:
     return [{"name": plain(name, at_most=90), "values": values} for name, values in choice.options]
 
 
-def _picker(choice: Choice) -> str:
+def _picker(choice: AxisChoice) -> str:
     options = "".join(f"<option>{escape(name)}</option>" for name, _ in choice.options)
     return (
         f'<label class="pick">{escape(choice.label)} '

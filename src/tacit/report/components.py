@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tacit.report.blocks import Block, Cell, Figure, Heading, Paragraph, SideBySide, TableBlock
-from tacit.report.fields import Fields
+from tacit.fields import Fields
+from tacit.report.blocks import Cell, Figure, Heading, PageBlock, Paragraph, SideBySide, TableBlock
 from tacit.report.figures import GREY, Plot, axis, layout, plain, style
 from tacit.report.results import Run
-
-__all__ = ["component_blocks", "component_plot", "ratio_plot", "repetitions"]
 
 _NAMES = {
     "whole": "Released gradient",
@@ -49,13 +47,18 @@ def component_plot(
     for place, word in enumerate(("negatives", "positives")):
         chosen = [point for point in every if point[2] == place]
         colour, symbol = style(place)
-        found.append({
-            "type": "scatter", "mode": "markers", "name": word,
-            "x": [point[0] for point in chosen],
-            "y": [point[1] for point in chosen],
-            "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.55},
-            "hovertemplate": f"{word}<br>gradient %{{x:.4g}}, prediction %{{y:.4f}}<extra></extra>",
-        })  # fmt: skip
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": word,
+                "x": [point[0] for point in chosen],
+                "y": [point[1] for point in chosen],
+                "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.55},
+                "hovertemplate": f"{word}<br>gradient %{{x:.4g}}, "
+                "prediction %{y:.4f}<extra></extra>",
+            }
+        )
     return Plot(
         title=title,
         label=f"{title}: the model's prediction against the gradient at the cut, one mark per "
@@ -72,14 +75,18 @@ def repetitions(
     data = []
     for place, (name, points) in enumerate(groups.items()):
         colour, symbol = style(place)
-        data.append({
-            "type": "scatter", "mode": "markers", "name": plain(name),
-            "x": [worth for worth, _ in points],
-            "y": [leak for _, leak in points],
-            "marker": {"color": colour, "symbol": symbol, "size": 9},
-            "hovertemplate": "%{fullData.name}<br>test AUC %{x:.4f}, leak AUC %{y:.4f}"
-            "<extra></extra>",
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plain(name),
+                "x": [worth for worth, _ in points],
+                "y": [leak for _, leak in points],
+                "marker": {"color": colour, "symbol": symbol, "size": 9},
+                "hovertemplate": "%{fullData.name}<br>test AUC %{x:.4f}, leak AUC %{y:.4f}"
+                "<extra></extra>",
+            }
+        )
     return Plot(
         title=title,
         label=f"{title}: test AUC against the leak AUC of {attack}, one mark per repetition, for "
@@ -99,18 +106,33 @@ def ratio_plot(
     data: list[dict[str, Any]] = []
     for place, (name, values) in enumerate(ratios.items()):
         colour, symbol = style(place)
-        data.append({
-            "type": "scatter", "mode": "lines+markers", "name": plain(name),
-            "x": sorted(values),
-            "y": [values[delta] for delta in sorted(values)],
-            "line": {"color": colour, "width": 2},
-            "marker": {"color": colour, "symbol": symbol, "size": 8},
-            "hovertemplate": "%{fullData.name}<br>delta %{x}: ratio %{y:.4f}<extra></extra>",
-        })  # fmt: skip
-    marked = [] if chosen is None else [{
-        "type": "line", "x0": chosen, "x1": chosen, "y0": 0, "y1": 1, "yref": "paper",
-        "line": {"color": GREY, "dash": "dot", "width": 2},
-    }]  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": plain(name),
+                "x": sorted(values),
+                "y": [values[delta] for delta in sorted(values)],
+                "line": {"color": colour, "width": 2},
+                "marker": {"color": colour, "symbol": symbol, "size": 8},
+                "hovertemplate": "%{fullData.name}<br>delta %{x}: ratio %{y:.4f}<extra></extra>",
+            }
+        )
+    marked = (
+        []
+        if chosen is None
+        else [
+            {
+                "type": "line",
+                "x0": chosen,
+                "x1": chosen,
+                "y0": 0,
+                "y1": 1,
+                "yref": "paper",
+                "line": {"color": GREY, "dash": "dot", "width": 2},
+            }
+        ]
+    )
     spoken = "" if chosen is None else f" The chosen delta is {chosen:g}."
     return Plot(
         title=title,
@@ -127,19 +149,25 @@ def ratio_plot(
     )
 
 
-def component_blocks(runs: Sequence[Run]) -> list[Block]:
+def component_blocks(runs: Sequence[Run]) -> list[PageBlock]:
     """Return what a page of runs says about scalar cuts: pictures, distances, the own output."""
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     for run in runs:
         found = run.found.need("components")
         if not found.numbers("label"):
             continue
         gradients = found.need("gradients")
         plots = [
-            Figure(component_plot(name, _known(found.numbers("prediction")),
-                                  _known(gradients.numbers(name)), _known(found.numbers("label"))))
+            Figure(
+                component_plot(
+                    name,
+                    _known(found.numbers("prediction")),
+                    _known(gradients.numbers(name)),
+                    _known(found.numbers("label")),
+                )
+            )
             for name in gradients.value
-        ]  # fmt: skip
+        ]
         distances = found.need("tvd")
         rows: list[list[Cell]] = [
             [_NAMES.get(name, name), distances.number(name)] for name in gradients.value
@@ -151,8 +179,8 @@ def component_blocks(runs: Sequence[Run]) -> list[Block]:
     return blocks
 
 
-def _said(found: Fields) -> list[Block]:
-    said: list[Block] = []
+def _said(found: Fields) -> list[PageBlock]:
+    said: list[PageBlock] = []
     own = found.number("embedding_leak")
     if own is not None:
         said.append(Paragraph(_OWN.format(value=own)))
@@ -168,7 +196,7 @@ def _said(found: Fields) -> list[Block]:
     return said
 
 
-def _selection(found: Fields) -> list[Block]:
+def _selection(found: Fields) -> list[PageBlock]:
     choice = found.need("delta_selection")
     ratios: dict[str, dict[float, float]] = {}
     for row in choice.rows("rows"):

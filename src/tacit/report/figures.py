@@ -7,11 +7,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, final
 
-__all__ = [
-    "GREY", "LIMIT", "Choice", "Line", "Plot", "axis", "bars", "faded", "layout", "line_plot",
-    "lines", "plain", "style",
-]  # fmt: skip
-
 # After Okabe and Ito, for readers who do not see red and green alike; moved to a middle lightness,
 # so that each stands out from a white page and from a dark one. Symbols tell them apart as well.
 _COLOURS = ("#1B80C4", "#D9620A", "#0E9470", "#C4679A", "#A87400", "#8A5CC2", "#4F8A8B")
@@ -36,7 +31,7 @@ Values = Sequence[float | None]
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class AxisChoice:
     """Measures that an axis can show: the name of each, and its values for every trace."""
 
     axis: str
@@ -56,12 +51,12 @@ class Plot:
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str | float | None]] = ()
     square: bool = False
-    choices: Sequence[Choice] = ()
+    choices: Sequence[AxisChoice] = ()
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class Series:
     """One line: points, an interval around them where there is one, and a place in the colours.
 
     ``look`` marks a line that is not measured: ``reference``, ``baseline`` or ``bound``.
@@ -115,14 +110,14 @@ def layout(x: Mapping[str, Any], y: Mapping[str, Any], **more: Any) -> dict[str,
 def lines(series: Mapping[str, Values], *, title: str, x: str, y: str) -> Plot:
     """Return one line per series over 1, 2, 3, ..."""
     found = [
-        Line(name=name, x=list(range(1, len(values) + 1)), y=values, style=place)
+        Series(name=name, x=list(range(1, len(values) + 1)), y=values, style=place)
         for place, (name, values) in enumerate(series.items())
     ]
     return line_plot(found, title=title, x=x, y=y)
 
 
 def line_plot(
-    drawn: Sequence[Line], *, title: str, x: str, y: str, span: tuple[float, float] | None = None
+    drawn: Sequence[Series], *, title: str, x: str, y: str, span: tuple[float, float] | None = None
 ) -> Plot:
     """Return lines over whole numbers, with intervals, and their numbers by place."""
     places = sorted({place for line in drawn for place in line.x if place is not None})
@@ -188,7 +183,7 @@ def _bar(name: str, values: Mapping[str, float | None], *, place: int, y: str) -
     }
 
 
-def _trace(line: Line, *, x: str, y: str) -> dict[str, Any]:
+def _trace(line: Series, *, x: str, y: str) -> dict[str, Any]:
     colour, symbol = style(line.style)
     colour, dash = _LOOKS.get(line.look, (colour, "solid"))
     return {
@@ -204,7 +199,7 @@ def _trace(line: Line, *, x: str, y: str) -> dict[str, Any]:
     }
 
 
-def _band(line: Line) -> list[dict[str, Any]]:
+def _band(line: Series) -> list[dict[str, Any]]:
     """Return the interval as one closed shape; points without an interval are left out."""
     ends = [
         (x, low, high)

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import final
 
-from tacit.report.blocks import Block, Heading, Paragraph
-from tacit.report.fields import Fields
+from tacit.fields import Fields
+from tacit.report.blocks import Heading, PageBlock, Paragraph
 from tacit.report.png import Pixels, data_address
-
-__all__ = ["Tile", "Tiles", "galleries"]
 
 _ATTACKS = 6
 _SHORT = 3  # letters of a label below a narrow picture
@@ -65,7 +63,9 @@ class Tiles:
         )
 
 
-def galleries(audit: Fields, order: Sequence[str], pictures: Mapping[str, Pixels]) -> list[Block]:
+def galleries(
+    audit: Fields, order: Sequence[str], pictures: Mapping[str, Pixels]
+) -> list[PageBlock]:
     """Return some examples of the attacks that got furthest, or why none are shown."""
     part = audit.part("pictures")
     if part is None:
@@ -75,7 +75,7 @@ def galleries(audit: Fields, order: Sequence[str], pictures: Mapping[str, Pixels
     reason = part.text("reason") or ("" if pictures else _NOT_KEPT)
     if reason:
         return [_HEADING, Paragraph(f"No pictures are shown: {reason}.")]
-    blocks: list[Block] = [_HEADING, Paragraph(_READING)] if names else []
+    blocks: list[PageBlock] = [_HEADING, Paragraph(_READING)] if names else []
     for name in names:
         blocks += _gallery(name, found[name], part, pictures)
     return blocks
@@ -83,7 +83,7 @@ def galleries(audit: Fields, order: Sequence[str], pictures: Mapping[str, Pixels
 
 def _gallery(
     name: str, attack: Fields, part: Fields, pictures: Mapping[str, Pixels]
-) -> list[Block]:
+) -> list[PageBlock]:
     called = part.texts("class_names")
     drawn, more = (
         [_tile(row, called, pictures) for row in attack.rows(key)]
@@ -91,11 +91,14 @@ def _gallery(
     )
     total, wrong = attack.number("examples") or 0, attack.number("wrong") or 0
     hits = sum(tile.wrong for tile in drawn)
-    blocks: list[Block] = [Tiles(
-        f"{name}: {len(drawn)} of {total:,} examples of {part.text('source')}, drawn at random "
-        f"(seed {part.number('seed')}); {hits} of them wrong, {wrong:,} of all "
-        f"({wrong / max(1, total):.1%})", drawn,
-    )]  # fmt: skip
+    blocks: list[PageBlock] = [
+        Tiles(
+            f"{name}: {len(drawn)} of {total:,} examples of {part.text('source')}, drawn at random "
+            f"(seed {part.number('seed')}); {hits} of them wrong, {wrong:,} of all "
+            f"({wrong / max(1, total):.1%})",
+            drawn,
+        )
+    ]
     if more:
         blocks.append(Tiles(f"{name}: wrong ones only, {len(more)} more, drawn at random", more))
     return blocks

@@ -8,10 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from tacit._version import __version__
-from tacit.report.blocks import Block, Figure, Heading, SideBySide
-from tacit.report.fields import embed
-
-__all__ = ["write_page"]
+from tacit.fields import embed
+from tacit.report.blocks import Figure, Heading, PageBlock, SideBySide
 
 # The browser itself then refuses whatever would leave the page.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -23,7 +21,7 @@ def write_page(
     *,
     title: str,
     subtitle: str,
-    blocks: Sequence[Block],
+    blocks: Sequence[PageBlock],
     record: object = None,
 ) -> None:
     """Write one self-contained HTML page; ``record`` rides along for those who check it."""
@@ -52,7 +50,7 @@ def _head(title: str) -> str:
     )
 
 
-def _contents(blocks: Sequence[Block]) -> str:
+def _contents(blocks: Sequence[PageBlock]) -> str:
     headings = [block for block in blocks if isinstance(block, Heading)]
     if len(headings) < _ENOUGH:
         return ""

@@ -6,20 +6,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tacit.report.blocks import Block, Cell, Facts, Figure, Heading, Items, Paragraph, TableBlock
+from tacit.report.blocks import (
+    Cell,
+    Facts,
+    Figure,
+    Heading,
+    Items,
+    PageBlock,
+    Paragraph,
+    TableBlock,
+)
 from tacit.report.figures import Plot
 from tacit.report.page import write_page
-
-__all__ = ["paper_page", "table_text"]
 
 _VERDICTS = {True: "yes", False: "no", None: "cannot tell"}
 
 
 def paper_page(path: Path, record: Mapping[str, Any], figures: Sequence[Plot] = ()) -> None:
     """Write the page of one reproduction from its record, with the figures that belong to it."""
-    blocks: list[Block] = [
-        Facts([("Trials", record["trials"], ""), ("Failed", len(record["failed"]), ""),
-               ("Scale", record["scale"], "")]),
+    blocks: list[PageBlock] = [
+        Facts(
+            [
+                ("Trials", record["trials"], ""),
+                ("Failed", len(record["failed"]), ""),
+                ("Scale", record["scale"], ""),
+            ]
+        ),
         *_figures(figures),
         *_tables(record),
         *_claims(record),
@@ -28,7 +40,7 @@ def paper_page(path: Path, record: Mapping[str, Any], figures: Sequence[Plot] = 
         *_listed("What differs from the paper in any case", record["departs"]),
         *_listed("What was left out", _missing(record)),
         *_listed("What failed", [f"{f['config']}: {f['error']}" for f in record["failed"]]),
-    ]  # fmt: skip
+    ]
     write_page(
         path,
         title=f"{record['name']}: {record['title']}",
@@ -48,11 +60,19 @@ def table_text(record: Mapping[str, Any]) -> str:
     >>> print(table_text(record).splitlines()[-1])
     | n\|m | 0.500 |
     """
-    lines = [f"## {record['name']}: {record['title']}", "",
-             f"After {record['paper']}, {record['place']}; `--{record['scale']}`."]  # fmt: skip
+    lines = [
+        f"## {record['name']}: {record['title']}",
+        "",
+        f"After {record['paper']}, {record['place']}; `--{record['scale']}`.",
+    ]
     for table in record["tables"]:
-        lines += ["", f"**{table['title']}**", "", _row(table["header"]),
-                  "|" + "---|" * len(table["header"])]  # fmt: skip
+        lines += [
+            "",
+            f"**{table['title']}**",
+            "",
+            _row(table["header"]),
+            "|" + "---|" * len(table["header"]),
+        ]
         lines += [_row(map(_text, row)) for row in table["rows"]]
         lines += ["", table["note"]] if table["note"] else []
     if record["claims"]:
@@ -61,8 +81,11 @@ def table_text(record: Mapping[str, Any]) -> str:
             _row([c["text"], c["source"], _VERDICTS[c["holds"]], c["found"]])
             for c in record["claims"]
         ]
-    parts = (("Scaled down", record["scaled"]), ("Differs from the paper", record["departs"]),
-             ("Left out", _missing(record)))  # fmt: skip
+    parts = (
+        ("Scaled down", record["scaled"]),
+        ("Differs from the paper", record["departs"]),
+        ("Left out", _missing(record)),
+    )
     for title, texts in parts:
         lines += ["", f"{title}:", "", *(f"* {text}" for text in texts)] if texts else []
     return "\n".join(lines) + "\n"
@@ -83,13 +106,13 @@ def _text(cell: object) -> str:
     return str(cell)
 
 
-def _figures(figures: Sequence[Plot]) -> list[Block]:
-    drawn: list[Block] = [Figure(figure) for figure in figures]
+def _figures(figures: Sequence[Plot]) -> list[PageBlock]:
+    drawn: list[PageBlock] = [Figure(figure) for figure in figures]
     return [Heading("Figures"), *drawn] if drawn else []
 
 
-def _tables(record: Mapping[str, Any]) -> list[Block]:
-    blocks: list[Block] = [Heading("Tables")]
+def _tables(record: Mapping[str, Any]) -> list[PageBlock]:
+    blocks: list[PageBlock] = [Heading("Tables")]
     for table in record["tables"]:
         rows: list[list[Cell]] = [[_shown(cell) for cell in row] for row in table["rows"]]
         blocks.append(TableBlock(table["header"], rows, caption=table["title"]))
@@ -102,7 +125,7 @@ def _shown(cell: Any) -> Cell:  # noqa: ANN401 - a cell of JSON
     return str(cell["text"]).replace(" ", "\u00a0") if isinstance(cell, Mapping) else cell
 
 
-def _claims(record: Mapping[str, Any]) -> list[Block]:
+def _claims(record: Mapping[str, Any]) -> list[PageBlock]:
     if not record["claims"]:
         return []
     rows: list[list[Cell]] = [
@@ -112,7 +135,7 @@ def _claims(record: Mapping[str, Any]) -> list[Block]:
     return [Heading("Claims"), TableBlock(header, rows, caption="The paper's claims, checked")]
 
 
-def _published(record: Mapping[str, Any]) -> list[Block]:
+def _published(record: Mapping[str, Any]) -> list[PageBlock]:
     if not record["published"]:
         return []
     rows: list[list[Cell]] = [
@@ -122,7 +145,7 @@ def _published(record: Mapping[str, Any]) -> list[Block]:
     return [Heading("The paper's numbers"), TableBlock(header, rows, caption="As the paper states")]
 
 
-def _listed(title: str, texts: Sequence[str]) -> list[Block]:
+def _listed(title: str, texts: Sequence[str]) -> list[PageBlock]:
     return [Heading(title), Items(texts)] if texts else []
 
 

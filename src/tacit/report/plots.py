@@ -8,8 +8,6 @@ from typing import Any, final
 
 from tacit.report.figures import GREY, LIMIT, Plot, axis, faded, layout, plain, style
 
-__all__ = ["Curve", "Dot", "Histogram", "densities", "dots", "roc", "trade_off"]
-
 _RATES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
 
 
@@ -81,11 +79,16 @@ def dots(groups: Mapping[str, Sequence[Dot]], *, title: str) -> Plot:
         data=data,
         layout=layout(
             axis("leak AUC", range=_span(every), nticks=7),
-            axis("", range=[len(names) - 0.5, -0.5], tickvals=list(range(len(names))),
-                 ticktext=[plain(name, at_most=24) for name in names], showgrid=False),
+            axis(
+                "",
+                range=[len(names) - 0.5, -0.5],
+                tickvals=list(range(len(names))),
+                ticktext=[plain(name, at_most=24) for name in names],
+                showgrid=False,
+            ),
             height=130 + lane * len(names),
         ),
-    )  # fmt: skip
+    )
 
 
 def densities(found: Histogram) -> Plot:
@@ -98,33 +101,42 @@ def densities(found: Histogram) -> Plot:
         label=f"{title}: the density of the attack's scores among negatives and positives. "
         "The less the two overlap, the more is known about the labels.",
         data=[_steps(name, found.edges, values, place=place) for name, values, place in classes],
-        layout=layout(axis("score", showgrid=False), axis("density", rangemode="tozero"),
-                      height=280),
+        layout=layout(
+            axis("score", showgrid=False), axis("density", rangemode="tozero"), height=280
+        ),
         header=["from", "to", "negatives", "positives"],
         rows=[list(row) for row in cells],
-    )  # fmt: skip
+    )
 
 
 def roc(curves: Sequence[Curve]) -> Plot:
     """Return ROC curves, with what is caught at low false positive rates as numbers."""
     title = "True against false positive rate"
     chance = {
-        "type": "scatter", "x": [0, 1], "y": [0, 1], "mode": "lines", "name": "no information",
-        "line": {"color": GREY, "dash": "dot", "width": 1.5}, "hoverinfo": "skip",
-    }  # fmt: skip
+        "type": "scatter",
+        "x": [0, 1],
+        "y": [0, 1],
+        "mode": "lines",
+        "name": "no information",
+        "line": {"color": GREY, "dash": "dot", "width": 1.5},
+        "hoverinfo": "skip",
+    }
     ends = {"range": [-0.01, 1.01], "dtick": 0.2}
     return Plot(
         title=title,
         label=f"{title}: one curve each for "
         f"{', '.join(curve.attack for curve in curves)}. The diagonal is no information.",
         data=[chance, *map(_curve, curves)],
-        layout=layout(axis("false positive rate", **ends), axis("true positive rate", **ends),
-                      height=480),
+        layout=layout(
+            axis("false positive rate", **ends), axis("true positive rate", **ends), height=480
+        ),
         square=True,
-        header=["attack; true positives caught at false positives of at most",
-                *(f"{rate:g}" for rate in _RATES)],
+        header=[
+            "attack; true positives caught at false positives of at most",
+            *(f"{rate:g}" for rate in _RATES),
+        ],
         rows=[[curve.attack, *(_caught(curve, rate) for rate in _RATES)] for curve in curves],
-    )  # fmt: skip
+    )
 
 
 def trade_off(points: Sequence[tuple[str, float, float]], *, x: str, y: str) -> Plot:
@@ -167,13 +179,21 @@ def _null_bands(spots: Sequence[_Placed]) -> list[dict[str, Any]]:
     ends = [(s.dot.null_low, s.dot.null_high, s.y) for s in spots]
     known = [(low, high, y) for low, high, y in ends if low is not None and high is not None]
     width = 16 if not spots or spots[0].lane == 1 else 8
-    return [{
-        "type": "scatter", "name": "scores without information", "mode": "lines",
-        "x": [x for low, high, _ in known for x in (low, high, None)],
-        "y": [end for _, _, y in known for end in (y, y, None)],
-        "line": {"color": faded(GREY, 0.45), "width": width},
-        "hovertemplate": "without information: up to %{x:.4f}<extra></extra>",
-    }] if known else []  # fmt: skip
+    return (
+        [
+            {
+                "type": "scatter",
+                "name": "scores without information",
+                "mode": "lines",
+                "x": [x for low, high, _ in known for x in (low, high, None)],
+                "y": [end for _, _, y in known for end in (y, y, None)],
+                "line": {"color": faded(GREY, 0.45), "width": width},
+                "hovertemplate": "without information: up to %{x:.4f}<extra></extra>",
+            }
+        ]
+        if known
+        else []
+    )
 
 
 def _limits(
@@ -187,13 +207,21 @@ def _limits(
             ends[-1][2] = foot
         elif value is not None:
             ends.append([value, top, foot])
-    return [{
-        "type": "scatter", "name": name, "mode": "lines",
-        "x": [x for value, _, _ in ends for x in (value, value, None)],
-        "y": [y for _, top, foot in ends for y in (top, foot, None)],
-        "line": {"color": colour, "dash": dash, "width": 2},
-        "hovertemplate": f"{name} %{{x:.4f}}<extra></extra>",
-    }] if ends else []  # fmt: skip
+    return (
+        [
+            {
+                "type": "scatter",
+                "name": name,
+                "mode": "lines",
+                "x": [x for value, _, _ in ends for x in (value, value, None)],
+                "y": [y for _, top, foot in ends for y in (top, foot, None)],
+                "line": {"color": colour, "dash": dash, "width": 2},
+                "hovertemplate": f"{name} %{{x:.4f}}<extra></extra>",
+            }
+        ]
+        if ends
+        else []
+    )
 
 
 def _whiskers(group: str, spots: Sequence[_Placed], *, place: int) -> dict[str, Any]:
@@ -202,15 +230,24 @@ def _whiskers(group: str, spots: Sequence[_Placed], *, place: int) -> dict[str, 
     up = [max(0.0, (s.dot.high or value) - value) for value, s in known]
     down = [max(0.0, value - (s.dot.low or value)) for value, s in known]
     return {
-        "type": "scatter", "name": plain(group), "mode": "markers",
+        "type": "scatter",
+        "name": plain(group),
+        "mode": "markers",
         "x": [value for value, _ in known],
         "y": [s.y for _, s in known],
         "text": [plain(s.dot.name) for _, s in known],
         "marker": {"color": colour, "symbol": symbol, "size": 10},
-        "error_x": {"type": "data", "array": up, "arrayminus": down, "symmetric": False,
-                    "color": colour, "thickness": 2, "width": 4},
+        "error_x": {
+            "type": "data",
+            "array": up,
+            "arrayminus": down,
+            "symmetric": False,
+            "color": colour,
+            "thickness": 2,
+            "width": 4,
+        },
         "hovertemplate": "%{text}: leak AUC %{x:.4f}<extra></extra>",
-    }  # fmt: skip
+    }
 
 
 def _span(spots: Sequence[_Placed]) -> list[float]:
@@ -240,27 +277,31 @@ def _steps(
 ) -> dict[str, Any]:
     colour, _ = style(place)
     return {
-        "type": "scatter", "name": name, "mode": "lines",
+        "type": "scatter",
+        "name": name,
+        "mode": "lines",
         "x": list(edges),
         "y": [*values, *values[-1:]],
         "line": {"shape": "hv", "color": colour, "width": 2, "dash": "solid" if place else "dot"},
         "fill": "tozeroy",
         "fillcolor": faded(colour, 0.25),
         "hovertemplate": f"{name}: density %{{y:.4g}} from %{{x:.4g}}<extra></extra>",
-    }  # fmt: skip
+    }
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
     colour, _ = style(curve.style)
     dash = ("solid", "dash", "dot", "dashdot")[curve.style % 4]
     return {
-        "type": "scatter", "name": plain(curve.attack), "mode": "lines",
+        "type": "scatter",
+        "name": plain(curve.attack),
+        "mode": "lines",
         "x": list(curve.fpr),
         "y": list(curve.tpr),
         "line": {"color": colour, "width": 2.5, "dash": dash},
         "hovertemplate": "%{fullData.name}<br>false positives %{x:.4f}, "
         "true positives %{y:.4f}<extra></extra>",
-    }  # fmt: skip
+    }
 
 
 def _caught(curve: Curve, rate: float) -> float:

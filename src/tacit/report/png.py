@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from tacit.errors import InputError
 
-__all__ = ["data_address", "png", "thumbnail"]
-
 Pixels = npt.NDArray[np.uint8]
 
 _MAGIC = b"\x89PNG\r\n\x1a\n"

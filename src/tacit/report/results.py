@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from tacit.report.fields import Fields
-
-__all__ = ["MEMORY", "Run", "leaks_of"]
+from tacit.fields import Fields
 
 MEMORY = "memory"
 """The attack that adds up all releases of an example; what it reached may stand by itself."""

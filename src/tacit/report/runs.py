@@ -6,25 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tacit.fields import Fields, finite
 from tacit.report.blocks import (
-    Block,
     Cell,
     Facts,
     Figure,
     Heading,
+    PageBlock,
     Paragraph,
     SideBySide,
     TableBlock,
     Verdict,
 )
 from tacit.report.components import component_blocks
-from tacit.report.fields import Fields, finite
-from tacit.report.figures import Line, Plot, line_plot
+from tacit.report.figures import Plot, Series, line_plot
 from tacit.report.page import write_page
 from tacit.report.plots import Dot, dots, trade_off
 from tacit.report.results import MEMORY, Run, leaks_of
-
-__all__ = ["runs_page"]
 
 _SPAN = (0.49, 1.01)
 # Field, heading and value; the data set only where runs differ in it.
@@ -86,7 +84,7 @@ def _subtitle(runs: Sequence[Run]) -> str:
     return f"A split model trained across parties: {', '.join(models)}."
 
 
-def _verdicts(runs: Sequence[Run]) -> list[Block]:
+def _verdicts(runs: Sequence[Run]) -> list[PageBlock]:
     """Return what a run says of itself at its end; of several, those that leak."""
     found = [(run.name, run.found.part("verdict")) for run in runs]
     told = [(name, one.text("state"), one.text("text")) for name, one in found if one is not None]
@@ -95,8 +93,8 @@ def _verdicts(runs: Sequence[Run]) -> list[Block]:
     return [Paragraph(f"{name}: {text}") for name, state, text in told if state == "leaks"]
 
 
-def _notes(runs: Sequence[Run]) -> list[Block]:
-    notes: list[Block] = []
+def _notes(runs: Sequence[Run]) -> list[PageBlock]:
+    notes: list[PageBlock] = []
     if len({run.found.text("dataset") for run in runs}) > 1:
         notes.append(
             Paragraph("These runs used different data sets: their numbers do not compare.")
@@ -114,18 +112,24 @@ def _facts(run: Run) -> list[tuple[str, Cell, str]]:
         ("Protection", found.text("protection") or None, found.text("objective")),
         ("Test AUC", run.test_auc, _said("accuracy", test.number("accuracy"))),
         ("Worst leak AUC", leak, f"by {attack}" if attack else ""),
-        ("Bound of one release", run.bound,
-         "for honest batches, under its assumption" if run.bound is not None else "no certificate"),
+        (
+            "Bound of one release",
+            run.bound,
+            "for honest batches, under its assumption"
+            if run.bound is not None
+            else "no certificate",
+        ),
         ("Steps", found.number("steps"), f"{found.number('epochs') or '–'} epochs"),
         ("Seconds", found.number("seconds"), _said("steps/s", found.number("steps_per_second"))),
-    ]  # fmt: skip
+    ]
 
 
 def _table(runs: Sequence[Run]) -> TableBlock:
     columns = [
-        column for column in _COLUMNS
+        column
+        for column in _COLUMNS
         if column[0] != "dataset" or len({run.found.text("dataset") for run in runs}) > 1
-    ]  # fmt: skip
+    ]
     return TableBlock(
         [heading for _, heading, _ in columns],
         [[value(run) for _, _, value in columns] for run in runs],
@@ -134,7 +138,7 @@ def _table(runs: Sequence[Run]) -> TableBlock:
     )
 
 
-def _leakage(runs: Sequence[Run]) -> list[Block]:
+def _leakage(runs: Sequence[Run]) -> list[PageBlock]:
     groups = {run.name: _dots(run) for run in runs}
     groups = {name: found for name, found in groups.items() if found}
     if not groups:
@@ -172,20 +176,25 @@ def _dots(run: Run) -> list[Dot]:
     ]
 
 
-def _over_time(runs: Sequence[Run]) -> list[Block]:
+def _over_time(runs: Sequence[Run]) -> list[PageBlock]:
     unit = _unit(runs)
     worth = [
-        Line(name=run.name, x=_places(run.history), style=place,
-             y=[part.need("test").number("auc") for part in run.history])
-        for place, run in enumerate(runs) if run.history
-    ]  # fmt: skip
+        Series(
+            name=run.name,
+            x=_places(run.history),
+            style=place,
+            y=[part.need("test").number("auc") for part in run.history],
+        )
+        for place, run in enumerate(runs)
+        if run.history
+    ]
     if not worth:
         return []
     plot = line_plot(worth, title=f"Test AUC after each {unit}", x=unit, y="test AUC")
     return [Heading(f"{unit.capitalize()} by {unit}"), Figure(plot), *_leaks_over_time(runs, unit)]
 
 
-def _leaks_over_time(runs: Sequence[Run], unit: str) -> list[Block]:
+def _leaks_over_time(runs: Sequence[Run], unit: str) -> list[PageBlock]:
     """One run: one plot of all attacks. Several: one plot per attack, a line per run."""
     attacks = _attacks(runs)
     if len(runs) == 1:
@@ -203,18 +212,18 @@ def _leaks_over_time(runs: Sequence[Run], unit: str) -> list[Block]:
     return [SideBySide(plots)] if plots else []
 
 
-def _leak_plot(drawn: Sequence[Line], title: str, unit: str) -> Plot:
+def _leak_plot(drawn: Sequence[Series], title: str, unit: str) -> Plot:
     return line_plot(drawn, title=title, x=unit, y="leak AUC", span=_SPAN)
 
 
-def _leak_line(run: Run, attack: str, *, name: str, style: int) -> Line:
+def _leak_line(run: Run, attack: str, *, name: str, style: int) -> Series:
     parts = [part for part in run.history if attack in leaks_of(part)]
     found = [leaks_of(part)[attack] for part in parts]
     values, low, high = ([leak.number(key) for leak in found] for key in ("pooled", "low", "high"))
-    return Line(name=name, x=_places(parts), y=values, low=low, high=high, style=style)
+    return Series(name=name, x=_places(parts), y=values, low=low, high=high, style=style)
 
 
-def _trade(runs: Sequence[Run]) -> list[Block]:
+def _trade(runs: Sequence[Run]) -> list[PageBlock]:
     points = [
         (run.name, leak, run.test_auc)
         for run in runs
@@ -226,7 +235,7 @@ def _trade(runs: Sequence[Run]) -> list[Block]:
     return [Heading("Trade-off"), Figure(plot), Paragraph("Better is up and to the left.")]
 
 
-def _layers(runs: Sequence[Run]) -> list[Block]:
+def _layers(runs: Sequence[Run]) -> list[PageBlock]:
     rows: list[list[Cell]] = [
         [run.name, layer, attack, leak.number("pooled"), leak.number("low"), leak.number("high")]
         for run in runs
@@ -242,7 +251,7 @@ def _layers(runs: Sequence[Run]) -> list[Block]:
     ]
 
 
-def _releases(runs: Sequence[Run]) -> list[Block]:
+def _releases(runs: Sequence[Run]) -> list[PageBlock]:
     rows: list[list[Cell]] = [
         [run.name, how, run.found.need("releases").number(how)]
         for run in runs
@@ -250,7 +259,7 @@ def _releases(runs: Sequence[Run]) -> list[Block]:
     ]
     claims = {run.name: run.found.need("certificate").text("assumption") for run in runs}
     said: list[list[Cell]] = [[name, text] for name, text in claims.items() if text]
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     if rows:
         caption = "Where the protection's parameters came from"
         blocks.append(TableBlock(["run", "parameters", "releases"], rows, caption=caption))

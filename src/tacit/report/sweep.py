@@ -8,20 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tacit.errors import UsageError
-from tacit.report.blocks import Block, Cell, Facts, Figure, Heading, Paragraph, TableBlock
-from tacit.report.fields import Fields, finite
-from tacit.report.figures import Choice, Plot, axis, faded, layout, plain, style
+from tacit.fields import Fields, finite
+from tacit.report.blocks import Cell, Facts, Figure, Heading, PageBlock, Paragraph, TableBlock
+from tacit.report.figures import AxisChoice, Plot, axis, faded, layout, plain, style
 from tacit.report.page import write_page
-from tacit.report.tradeoff import (
-    Panel,
-    Strength,
-    leaks_of,
-    need_axis,
-    panels_of,
-    worths_of,
-)
-
-__all__ = ["axes_of", "spoken", "sweep_page", "sweep_plots"]
+from tacit.report.tradeoff import Panel, Strength, leaks_of, need_axis, panels_of, worths_of
 
 _WORDS = {"q95": "95% quantile over batches", "mean": "mean over batches", "pooled": "all batches"}
 _READING = (
@@ -45,7 +36,7 @@ def sweep_page(
     panels = panels_of(kept)
     failed = [Fields(r, "record") for r in kept if r.get("state") != "done"]
     done = sum(len(panel.trials) for panel in panels)
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Facts([("Trials", len(kept), ""), ("Done", done, ""), ("Failed", len(failed), "")]),
         *_figures(panels, leak, worth),
         *_failures(failed),
@@ -102,11 +93,11 @@ def spoken(name: str) -> str:
     return f"{parts[0]} {short.get(parts[1], parts[1])}"
 
 
-def _figures(panels: Sequence[Panel], leak: str | None, worth: str | None) -> list[Block]:
+def _figures(panels: Sequence[Panel], leak: str | None, worth: str | None) -> list[PageBlock]:
     if not panels:
         return [Paragraph("No trial ran to its end: there is nothing to draw.")]
     leaks, worths = axes_of(panels, leak=leak, worth=worth)
-    blocks: list[Block] = [Heading("Trade-off")]
+    blocks: list[PageBlock] = [Heading("Trade-off")]
     blocks += [Figure(_plot(panel, leaks, worths)) for panel in panels]
     blocks += [Paragraph(_READING), Heading("Means over seeds")]
     blocks += [_table(panel, leaks, worths) for panel in panels]
@@ -126,8 +117,10 @@ def _plot(panel: Panel, leaks: Sequence[str], worths: Sequence[str]) -> Plot:
             height=420,
         ),
         choices=[
-            Choice(axis="x", label="Leak", options=[_option(panel, name) for name in leaks]),
-            Choice(axis="y", label="Utility", options=[_option(panel, name) for name in worths]),
+            AxisChoice(axis="x", label="Leak", options=[_option(panel, name) for name in leaks]),
+            AxisChoice(
+                axis="y", label="Utility", options=[_option(panel, name) for name in worths]
+            ),
         ],
     )
 
@@ -147,7 +140,9 @@ def _traces(panel: Panel, place: int) -> list[dict[str, Any]]:
     where = "%{xaxis.title.text}: %{x:.4f}<br>%{yaxis.title.text}: %{y:.4f}<extra></extra>"
     return [
         {
-            "type": "scatter", "name": plain(family.name), "mode": "lines+markers",
+            "type": "scatter",
+            "name": plain(family.name),
+            "mode": "lines+markers",
             "legendgroup": family.name,
             "text": [plain(f"{s.name}, {len(s.trials)} seeds") for s in family.strengths],
             "line": {"color": colour, "width": 2},
@@ -155,14 +150,17 @@ def _traces(panel: Panel, place: int) -> list[dict[str, Any]]:
             "hovertemplate": f"<b>%{{text}}</b><br>{where}",
         },
         {
-            "type": "scatter", "name": plain(f"{family.name}, single runs"), "mode": "markers",
-            "legendgroup": family.name, "showlegend": False,
+            "type": "scatter",
+            "name": plain(f"{family.name}, single runs"),
+            "mode": "markers",
+            "legendgroup": family.name,
+            "showlegend": False,
             "text": [_settings(s, t) for s in family.strengths for t in s.trials],
             "marker": {"color": faded(colour, 0.45), "symbol": symbol, "size": 6},
             "hovertemplate": f"%{{text}}<br>{where}",
             "hoverlabel": {"align": "left"},
         },
-    ]  # fmt: skip
+    ]
 
 
 def _settings(strength: Strength, trial: Fields) -> str:
@@ -195,13 +193,17 @@ def _table(panel: Panel, leaks: Sequence[str], worths: Sequence[str]) -> TableBl
     )
 
 
-def _failures(failed: Sequence[Fields]) -> list[Block]:
+def _failures(failed: Sequence[Fields]) -> list[PageBlock]:
     if not failed:
         return []
     rows: list[list[Cell]] = [
-        [one.need("config").text("dataset"), one.need("config").text("protect"),
-         one.need("config").number("seed"), one.text("error")]
+        [
+            one.need("config").text("dataset"),
+            one.need("config").text("protect"),
+            one.need("config").number("seed"),
+            one.text("error"),
+        ]
         for one in failed
-    ]  # fmt: skip
+    ]
     header = ["data", "protection", "seed", "error"]
     return [Heading("Failed"), TableBlock(header, rows, caption="Trials that failed")]

@@ -9,12 +9,10 @@ from html import escape
 from typing import Any, final
 
 from tacit.errors import UsageError
-from tacit.report.fields import finite
+from tacit.fields import finite
 from tacit.report.figures import style
 from tacit.report.sweep import axes_of, spoken
 from tacit.report.tradeoff import Family, Panel, panels_of
-
-__all__ = ["sweep_svg", "ticks"]
 
 WIDTH, HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 34, 52

@@ -9,13 +9,8 @@ from statistics import fmean
 from typing import Any, final
 
 from tacit.errors import SpecError
-from tacit.report.fields import Fields
+from tacit.fields import Fields
 from tacit.spec import Item, nearest, parse
-
-__all__ = [
-    "Family", "Panel", "Strength", "family_of", "leaks_of", "need_axis", "panels_of", "value_of",
-    "worths_of",
-]  # fmt: skip
 
 WORTHS = ("test.auc", "test.loss", "train.loss", "test.accuracy", "test.nce", "test.ace")
 _KINDS = ("q95", "mean", "pooled")
@@ -84,9 +79,10 @@ def panels_of(records: Iterable[Mapping[str, Any]]) -> list[Panel]:
 def _varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for config in settings for name in config)
     return [
-        name for name in names
+        name
+        for name in names
         if name not in _INNER and len({json.dumps(c.get(name)) for c in settings}) > 1
-    ]  # fmt: skip
+    ]
 
 
 def _families(trials: Sequence[Fields]) -> list[Family]:

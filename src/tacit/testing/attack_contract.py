@@ -18,12 +18,11 @@ from scipy.stats import norm as normal
 from scipy.stats import rankdata
 from torch import Tensor
 
-from tacit.attack import Attack, reveal
+from tacit.attack import Attack
 from tacit.errors import InputError, KnowledgeError, TacitError
+from tacit.evaluate import reveal
 from tacit.rows import FLOATS
 from tacit.types import Known, View
-
-__all__ = ["AttackContract", "null_band", "pooled_auc"]
 
 _ROWS, _WIDTH = 48, 24
 _NULL_BATCHES, _NULL_ROWS, _NULL_LEVEL = 100, 128, 1e-6

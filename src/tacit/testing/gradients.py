@@ -6,8 +6,6 @@ import torch
 
 from tacit.types import Cut
 
-__all__ = ["low_rank_cut", "many_class_cut"]
-
 
 def low_rank_cut(
     batch: int = 1024,

@@ -16,12 +16,10 @@ from tacit.guard import Guard
 from tacit.protect import Chain, Protection
 from tacit.protect import get as get_protection
 from tacit.protect.base import Batch, draw
-from tacit.protect.parts import Isotropic, Part, Shaped
+from tacit.protect.noise_terms import Isotropic, Part, Shaped
 from tacit.rng import Key
 from tacit.testing.gradients import low_rank_cut, many_class_cut
 from tacit.types import Cut
-
-__all__ = ["ProtectionContract"]
 
 _RARE = 1e-9  # probability with which a correct protection may fail a statistical check
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

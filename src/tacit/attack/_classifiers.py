@@ -1,0 +1,357 @@
+"""Learning from labelled rows: how they are dealt and judged, and a logistic regression.
+
+A :class:`LabelledRows` is what they are taught with, dealt into rows to fit and rows to check. Each
+returns a :class:`Learned` whose check has not seen the check rows, so learners are compared fairly.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tacit.attack.spectral import _coordinates
+from tacit.errors import InputError
+from tacit.measure import auc
+from tacit.rows import norms
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # of the likelihood against the penalty
+_UNCHECKED = 1e-2  # the strength where too few rows are labelled to choose one
+_CHECK = 5  # one row in so many is kept back to check
+_CHECKED_ROWS = 4  # of each class at least: fewer would choose at random
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Labelled rows, some of them kept back.
+
+    Attributes:
+        features: ``[m, p]``.
+        classes: ``[m]``, numbered without gaps.
+        check: ``[m]``, true for the rows kept back, maybe none; every class has a row to fit.
+    """
+
+    features: Floats
+    classes: Ints
+    check: Bools
+
+    @property
+    def count(self) -> int:
+        """How many classes there are."""
+        return int(self.classes.max()) + 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Learned:
+    """A fitted learner.
+
+    Attributes:
+        checked: its logits ``[k, classes]`` for the rows kept back.
+        logits: from features ``[n, p]`` to logits ``[n, classes]``.
+    """
+
+    checked: Floats
+    logits: Callable[[Floats], Floats]
+
+
+@final
+class SampleDraws:
+    """Two generators set by one draw: for folds, and for networks."""
+
+    def __init__(self, rng: torch.Generator) -> None:
+        if not isinstance(rng, torch.Generator):
+            raise InputError(
+                f"rng must be a torch.Generator, got {type(rng).__name__}: "
+                "write torch.Generator().manual_seed(0)"
+            )
+        seed = int(torch.randint(2**62, (), generator=rng, device=rng.device))
+        self.folds = np.random.default_rng(seed)
+        self.network = torch.Generator().manual_seed(seed)
+
+
+def deal(classes: Ints, groups: Ints, *, folds: int, rng: np.random.Generator) -> Ints:
+    """Return the fold of each row: classes evenly spread, rows of one group together.
+
+    A group counts as the class of its first row. Folds are filled in turn, each class going on
+    where the last one ended.
+
+    >>> deal(np.array([0, 0, 1, 1]), np.array([5, 6, 7, 7]), folds=2, rng=np.random.default_rng(0))
+    array([0, 1, 0, 0])
+    """
+    _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+    # Groups in the order in which they come: their numbers carry no meaning.
+    order = first.argsort()[rng.permutation(len(first))]
+    order = order[classes[first[order]].argsort(kind="stable")]
+    fold = np.empty(len(order), dtype=np.int64)
+    fold[order] = np.arange(len(order)) % folds
+    dealt: Ints = fold[member]
+    return dealt
+
+
+def kept_back(classes: Ints, groups: Ints, *, rng: np.random.Generator) -> Bools:
+    """Return a mask of a fifth of each class, or of none where a class has too few to share."""
+    check: Bools = deal(classes, groups, folds=_CHECK, rng=rng) == 0
+    spare, rest = (np.bincount(classes[m], minlength=classes.max() + 1) for m in (check, ~check))
+    enough = spare.min() >= _CHECKED_ROWS and rest.min() >= 1  # a group may be all of its class
+    return check if enough else np.zeros_like(check)
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Return log-probabilities ``[n, classes]``, finite however unlikely a class is."""
+    peak = logits.max(axis=1, keepdims=True)
+    found: Floats = logits - peak - np.log(np.exp(logits - peak).sum(axis=1, keepdims=True))
+    return found
+
+
+def quality(logits: Floats, classes: Ints) -> float:
+    """Return the AUC of each class against the rest, averaged over the classes; 0 of no rows."""
+    if not len(classes):
+        return 0.0
+    scores = log_softmax(logits)
+    columns = range(logits.shape[1]) if logits.shape[1] > 2 else (1,)
+    return float(np.mean([auc(scores[:, c], classes == c) for c in columns]))
+
+
+def learn_quadratic(lesson: LabelledRows, _rng: torch.Generator) -> Learned:
+    """Fit a logistic regression, its strength chosen by the loss on the rows kept back."""
+    strength, fitted = tuned(lesson)
+
+    def refitted(rows: Floats) -> Floats:  # only when it is asked: most variants are not chosen
+        return _regress(lesson.features, lesson.classes, strength)(rows)
+
+    checked = fitted(lesson.features[lesson.check])
+    return Learned(checked=checked, logits=refitted if len(checked) else fitted)
+
+
+def tuned(lesson: LabelledRows) -> tuple[float, Callable[[Floats], Floats]]:
+    """Return the best strength and the regression of that strength on the rows to fit.
+
+    Best by the loss, not the AUC: log-odds of the right size compare from one fit to another.
+    """
+    features, classes = lesson.features[~lesson.check], lesson.classes[~lesson.check]
+    if not lesson.check.any():
+        return _UNCHECKED, _regress(features, classes, _UNCHECKED)
+    found = []
+    for strength in _STRENGTHS:
+        fitted = _regress(features, classes, strength)
+        logits = fitted(lesson.features[lesson.check])
+        found.append((cross_entropy(logits, lesson.classes[lesson.check]), strength, fitted))
+        if found[-1][0] > min(found)[0]:
+            break  # the loss has one valley: beyond it, weaker penalties only take longer
+    return min(found, key=lambda one: one[0])[1:]
+
+
+def _regress(features: Floats, classes: Ints, strength: float) -> Callable[[Floats], Floats]:
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - slow to import
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - slow to import
+
+    if not features.shape[1]:
+        return lambda rows: np.tile(np.log(np.bincount(classes)), (len(rows), 1))
+    model: Any = LogisticRegression(C=strength, tol=1e-6, max_iter=300)
+    with warnings.catch_warnings():
+        # Few labelled rows are separable: the climb then ends far up, and anywhere there will do.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(features, classes)
+    slope, start = model.coef_.T, model.intercept_
+    return lambda rows: as_logits(rows @ slope + start)
+
+
+def as_logits(found: Floats) -> Floats:
+    """Return scikit-learn's scores as ``[n, classes]``: for two classes it gives the difference."""
+    columns = found[:, None] if found.ndim == 1 else found
+    return np.insert(columns, 0, 0.0, axis=1) if columns.shape[1] == 1 else columns
+
+
+def cross_entropy(logits: Floats, classes: Ints) -> float:
+    """Return the cross-entropy of the logits."""
+    return float(-log_softmax(logits)[np.arange(len(classes)), classes].mean())
+
+
+_HIDDEN = 64
+_EPOCHS, _PATIENCE, _UNCHECKED_EPOCHS = 100, 12, 10
+_BATCH, _RATE, _DECAY, _GAIN = 256, 5e-3, 1.0, 0.5
+_WORTHWHILE = 1e-4  # a smaller fall of the loss is no reason to go on
+
+
+def learn_mlp(lesson: LabelledRows, rng: torch.Generator) -> Learned:
+    """Fit a network of two hidden layers, stopped where the loss on the rows kept back is least.
+
+    It learns what the regression leaves: its own output is added to the regression's. Where there
+    is no more to learn, the regression stays as it is.
+    """
+    if not lesson.features.shape[1]:
+        return learn_quadratic(lesson, rng)
+    _, start = tuned(lesson)
+    network = _Network(lesson.features.shape[1], lesson.count, rng)
+    if lesson.check.any():
+        _stop_early(network, lesson, start)
+    else:
+        rows = _Given.of(lesson.features, start)
+        for _ in range(_UNCHECKED_EPOCHS):
+            network.epoch(rows, torch.from_numpy(lesson.classes))
+
+    def logits(rows: Floats) -> Floats:
+        found: Floats = network(_Given.of(rows, start)).numpy()
+        return found
+
+    return Learned(checked=logits(lesson.features[lesson.check]), logits=logits)
+
+
+def _stop_early(network: _Network, lesson: LabelledRows, start: Callable[[Floats], Floats]) -> None:
+    """Train until the loss on the rows kept back has not fallen for a while, and go back there."""
+    rows, spare = (_Given.of(lesson.features[m], start) for m in (~lesson.check, lesson.check))
+    classes, truth = torch.from_numpy(lesson.classes[~lesson.check]), lesson.classes[lesson.check]
+    best, since, kept = cross_entropy(network(spare).numpy(), truth), 0, network.copied()
+    for _ in range(_EPOCHS):
+        network.epoch(rows, classes)
+        loss = cross_entropy(network(spare).numpy(), truth)
+        since += 1
+        if loss < best - _WORTHWHILE:
+            best, since, kept = loss, 0, network.copied()
+        if since == _PATIENCE:
+            break
+    network.restore(kept)
+
+
+@final
+class _Given(NamedTuple):
+    """Rows for a network: their features, and the logits that it adds its own to."""
+
+    features: Tensor
+    logits: Tensor
+
+    @classmethod
+    def of(cls, features: Floats, start: Callable[[Floats], Floats]) -> _Given:
+        return cls(torch.from_numpy(features), torch.from_numpy(start(features)))
+
+
+@final
+class _Network:
+    """Two hidden layers and an optimiser, drawn from a generator of its own; at first it says 0.
+
+    In ``float64``: rounding grows with every step, and scores must not depend on the order of rows
+    or on their unit.
+    """
+
+    def __init__(self, inputs: int, outputs: int, rng: torch.Generator) -> None:
+        self._rng = rng
+        self._weights: list[Tensor] = []
+        for fan, width in ((inputs, _HIDDEN), (_HIDDEN, _HIDDEN), (_HIDDEN, outputs)):
+            drawn = torch.randn(fan, width, generator=rng, dtype=torch.float64)
+            self._weights += [drawn * (_GAIN / max(1, fan)) ** 0.5, torch.zeros(width).double()]
+        self._weights[-2].zero_()
+        for weight in self._weights:
+            weight.requires_grad_()
+        self._optimiser = torch.optim.AdamW(self._weights, lr=_RATE, weight_decay=_DECAY)
+
+    def __call__(self, rows: _Given) -> Tensor:
+        with torch.no_grad():
+            return self._forward(rows)
+
+    def epoch(self, rows: _Given, classes: Tensor) -> None:
+        """Take one step for each batch of the rows, in a new order."""
+        order = torch.randperm(len(classes), generator=self._rng)
+        for batch in torch.split(order, max(1, min(_BATCH, len(order) // 4))):
+            with torch.enable_grad():
+                found = self._forward(_Given(rows.features[batch], rows.logits[batch]))
+                loss = functional.cross_entropy(found, classes[batch])
+                self._optimiser.zero_grad()
+                torch.autograd.backward(loss)
+            self._optimiser.step()
+
+    def copied(self) -> list[Tensor]:
+        """Return a copy of the weights."""
+        return [weight.detach().clone() for weight in self._weights]
+
+    def restore(self, weights: list[Tensor]) -> None:
+        """Go back to copied weights."""
+        with torch.no_grad():
+            for weight, kept in zip(self._weights, weights, strict=True):
+                weight.copy_(kept)
+
+    def _forward(self, rows: _Given) -> Tensor:
+        first, bias_1, second, bias_2, last, bias_3 = self._weights
+        hidden = torch.relu(torch.addmm(bias_1, rows.features, first))
+        hidden = torch.relu(torch.addmm(bias_2, hidden, second))
+        return rows.logits + torch.addmm(bias_3, hidden, last)
+
+
+_DIRECTIONS = 1024  # coordinates at most: time grows with them
+_SQUARES = 256
+_PRODUCTS = 12
+# Squares and products are many: at a smaller scale the same penalty weighs more on them.
+_SECOND = 0.3
+# So do weak directions: most hold rounding, but what they hold can still be learnt.
+_FADE, _FAINTEST = 0.25, 0.05
+# A coordinate this many standard deviations out says no more than "far out"; its square would
+# otherwise outweigh all others.
+_FAR = 10.0
+_FLOOR = 1e-9  # of the mean energy: below it, energies differ by rounding alone
+_FLAT = 1e-8  # features have no unit: less than this is rounding
+
+
+def second_order(rows: Tensor, *, directions: int) -> Tensor:
+    """Return features ``[B, p]`` of the rows, each with mean 0; ``p`` is 0 for rows all alike.
+
+    In the principal basis of the rows, strongest direction first: standardised coordinates
+    ``x_j``, their squares, the products of the strongest twelve, the log norm, and the log
+    energies of the halves and quarters of the spectrum. The log-likelihood ratio of two Gaussians
+    is a linear function of ``x_j``, ``x_j^2`` and ``x_j x_k``; the log energies cover all
+    directions, also those beyond the first ``directions``.
+
+    >>> second_order(torch.randn(50, 3, generator=torch.Generator()), directions=3).shape
+    torch.Size([50, 15])
+    """
+    along = _signed(_coordinates(rows.double()).flip(1))
+    strong = along[:, : min(directions, _DIRECTIONS)]
+    spread = strong.square().mean(dim=0).sqrt()
+    near = (strong / spread).clamp(-_FAR, _FAR)
+    top = near[:, :_PRODUCTS]
+    first, second = torch.triu_indices(top.shape[1], top.shape[1], 1)
+    energy = torch.cat([norms(rows).square().unsqueeze(1), _bands(along.square())], dim=1)
+    weight = (spread / spread.max() if len(spread) else spread).pow(_FADE).clamp_min(_FAINTEST)
+    found = [
+        _standard(near) * weight,
+        _standard(_log(energy)),
+        _standard(near[:, :_SQUARES].square()) * weight[:_SQUARES] * _SECOND,
+        _standard(top[:, first] * top[:, second]) * _SECOND,
+    ]
+    features = torch.cat(found, dim=1)
+    return features[:, features.any(dim=0)]
+
+
+def _signed(along: Tensor) -> Tensor:
+    """Return each coordinate with its longer tail positive: a basis has no sign of its own."""
+    return torch.where(along.pow(3).sum(dim=0) < 0, -along, along)
+
+
+def _standard(columns: Tensor) -> Tensor:
+    """Return the columns at mean 0 and variance 1; those that do not vary are 0."""
+    centred = columns - columns.mean(dim=0)
+    spread = centred.square().mean(dim=0).sqrt()
+    return centred / torch.where(spread > _FLAT, spread, torch.inf)
+
+
+def _bands(energy: Tensor) -> Tensor:
+    """Return the energy ``[B, 6]`` in the two halves and four quarters of the spectrum."""
+    parts = [band for count in (2, 4) for band in energy.tensor_split(count, dim=1)]
+    return torch.stack([band.sum(dim=1) for band in parts], dim=1)
+
+
+def _log(energy: Tensor) -> Tensor:
+    """Return the log of each energy over its mean; zero where a band has none at all."""
+    mean = energy.mean(dim=0)
+    return torch.log(energy / torch.where(mean > 0, mean, 1.0) + _FLOOR) * (mean > 0)

@@ -1,0 +1,1 @@
+"""Attacks that train a model of their own: gradient matching and model completion."""

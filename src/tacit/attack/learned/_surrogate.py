@@ -1,0 +1,171 @@
+"""What the learned attacks compute with: rows made comparable, and a surrogate of the top model.
+
+The surrogate is a network of fully connected layers with ReLU between them. Its loss gradient at
+the input has a closed form, ``W1 (m1 * (W2 (m2 * (W3 (p - y)))))`` with ``m`` the signs of the
+hidden layers: matching gradients needs no second differentiation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_DIRECTIONS: Final = 48  # of the gradients, and as many of what is left of the embeddings
+_BASIS_ROWS: Final = 1500  # that decide on the directions where there are more columns than rows
+_TINY: Final = 1e-12
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Embeddings and gradients, one row of each per example."""
+
+    embeddings: Tensor
+    gradients: Tensor
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def __getitem__(self, chosen: Tensor | slice) -> Rows:
+        return Rows(self.embeddings[chosen], self.gradients[chosen])
+
+    def double(self) -> Rows:
+        """Return the rows in ``float64``: what is made of a row then does not depend on others."""
+        return Rows(self.embeddings.double(), self.gradients.double())
+
+    @classmethod
+    def joined(cls, parts: list[Rows]) -> Rows:
+        """Return the rows of all parts, one after the other."""
+        sent, back = zip(*((part.embeddings, part.gradients) for part in parts), strict=True)
+        return cls(torch.cat(sent), torch.cat(back))
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Return the rows at length one, differentiably; rows of rounding errors stay as short."""
+    found: Tensor = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_TINY)
+    return found
+
+
+def in_order(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return an order that follows from the rows' content, and the group of equal rows of each.
+
+    What is learnt in that order does not depend on the order in which rows came, and rows that are
+    the same share one surrogate label.
+    """
+    columns = (rows.gradients[:, 0], rows.embeddings.sum(dim=1), rows.gradients.sum(dim=1))
+    order = torch.from_numpy(np.lexsort([column.double().numpy() for column in columns]))
+    sorted_rows = rows[order]
+    new = torch.zeros(len(rows), dtype=torch.bool)
+    for part in (sorted_rows.embeddings, sorted_rows.gradients):
+        new[1:] |= (part[1:] != part[:-1]).any(dim=1)
+    return order, new.long().cumsum(0)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lens:
+    """How rows are shown to a surrogate: centred, at one scale, in their principal directions.
+
+    Gradients of a network lie near few directions. Rows wider than twice ``48`` are written in the
+    gradients' strongest directions and in those of the rest of the embeddings: an orthonormal basis
+    turns gradients at the embeddings into gradients at their coordinates.
+    """
+
+    centre: Tensor
+    scale: float
+    length: float
+    basis: Tensor | None
+
+    @classmethod
+    def of(cls, rows: Rows) -> Lens:
+        """Return the lens that these rows ask for."""
+        centre = rows.embeddings.mean(dim=0)
+        same = rows.embeddings.shape[1] == rows.gradients.shape[1]
+        basis = None
+        if same and rows.gradients.shape[1] > 2 * _DIRECTIONS:
+            basis = _basis(rows.embeddings - centre, unit(rows.gradients))
+        seen = rows.embeddings - centre
+        seen = seen if basis is None else seen @ basis
+        scale = float(seen.square().mean().sqrt())
+        length = float(rows.gradients.square().sum(dim=1).mean().sqrt())
+        scale, length = (size if size > _TINY else 1.0 for size in (scale, length))
+        return cls(centre=centre, scale=scale, length=length, basis=basis)
+
+    def __call__(self, rows: Rows) -> Rows:
+        """Return coordinates of the embeddings and of the gradients."""
+        sent, back = rows.embeddings - self.centre.to(rows.embeddings.dtype), rows.gradients
+        if self.basis is not None:
+            basis = self.basis.to(back.dtype)
+            sent, back = sent @ basis, back @ basis
+        return Rows(sent / self.scale, back / self.length)
+
+
+def _basis(embeddings: Tensor, directions: Tensor) -> Tensor:
+    """Return orthonormal columns: the gradients' strongest directions, then the embeddings'."""
+    first = _principal(directions)
+    rest = embeddings - (embeddings @ first) @ first.T
+    found: Tensor = torch.linalg.qr(torch.cat([first, _principal(rest)], dim=1)).Q
+    return found
+
+
+def _principal(rows: Tensor) -> Tensor:
+    """Return the strongest directions ``[d, k]`` of the rows, about zero."""
+    count = min(_DIRECTIONS, *rows.shape)
+    if rows.shape[1] <= len(rows):
+        vectors: Tensor = torch.linalg.eigh((rows.T @ rows).double()).eigenvectors
+        return vectors[:, -count:].flip(1).float()
+    rows = rows[:: -(-len(rows) // _BASIS_ROWS)]
+    vectors = torch.linalg.eigh((rows @ rows.T).double()).eigenvectors
+    along = rows.T @ vectors[:, -min(count, len(rows)) :].flip(1).float()
+    found: Tensor = torch.linalg.qr(along).Q
+    return found
+
+
+@final
+class Surrogate:
+    """Fully connected layers, drawn from a generator."""
+
+    def __init__(self, widths: list[int], rng: torch.Generator, *, lift: float = 0.0) -> None:
+        self.weights: list[Tensor] = []
+        self.biases: list[Tensor] = []
+        for fan, width in itertools.pairwise(widths):
+            for part, shape in ((self.weights, (fan, width)), (self.biases, (width,))):
+                drawn = (2 * torch.rand(*shape, generator=rng) - 1) / fan**0.5
+                part.append(drawn)
+        for bias in self.biases[:-1]:
+            bias.add_(lift)
+        for value in self.parameters:
+            value.requires_grad_()
+
+    def double(self) -> Surrogate:
+        """Return a copy in ``float64``, detached."""
+        found = Surrogate([], torch.Generator())
+        found.weights = [weight.detach().double() for weight in self.weights]
+        found.biases = [bias.detach().double() for bias in self.biases]
+        return found
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Every weight and bias."""
+        return [*self.weights, *self.biases]
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return logits ``[B, classes]`` and which hidden units are on."""
+        masks: list[Tensor] = []
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            rows = torch.addmm(bias, rows, weight)
+            masks.append((rows > 0).to(rows.dtype))
+            rows = rows * masks[-1]
+        return torch.addmm(self.biases[-1], rows, self.weights[-1]), masks
+
+    def backward(self, residual: Tensor, masks: list[Tensor]) -> Tensor:
+        """Return the loss gradient at the input for ``residual = p - y``, differentiably."""
+        found = residual @ self.weights[-1].T
+        for weight, mask in zip(self.weights[-2::-1], reversed(masks), strict=True):
+            found = (found * mask) @ weight.T
+        return found

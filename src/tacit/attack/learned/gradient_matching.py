@@ -1,0 +1,259 @@
+"""Attacks by gradient matching: labels are right when a replay explains what was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, final, get_args
+
+import torch
+from torch import Tensor
+
+from tacit.attack.base import ATTACKS, classes_of
+from tacit.attack.clustering import KMeans
+from tacit.attack.learned._gradient_replay import HAIR, Replay, ReplayBatch, Settings, replay
+from tacit.attack.learned._per_epoch import Learning, Sorter
+from tacit.attack.learned._surrogate import Lens, Rows, in_order
+from tacit.attack.learned._trials import Choose, Ranges, Trials
+from tacit.spec import require
+from tacit.types import Known, View
+
+_HIDDEN: Final = (128, 64)  # of the surrogate; the paper's for images
+_NARROW: Final = (32, 32)  # and for two classes
+_SURE: Final = 2.0  # logits of a label that clusters start from, above all others
+_PAPER_TRIALS: Final = 500
+
+Start = Literal["cold", "kmeans"]
+Prior = Literal["known", "uniform", "groups"]
+
+
+@final
+@ATTACKS.register("exploit")
+@dataclass(frozen=True)
+class Exploit(Learning):
+    """Replay the training with a surrogate top model and surrogate labels until gradients match.
+
+    ``min over g', y' of E||u(g'_i) - u(g_i)|| + lambda_ce E[H(y'_i, p'_i)] / H(P) +
+    lambda_p KL(P || E y')``, with ``u`` a vector at length one, ``g'_i`` the loss gradient of the
+    surrogate at the embedding, ``p'_i`` its prediction, ``y'_i`` the softmax of free logits and
+    ``P`` the label prior. A row's label is then the one-hot label at which its own loss is least
+    (with two classes: whose gradient lies nearest), and the score is by how much, for the smallest
+    class.
+
+    ``trials`` replays are run, the first with our settings and the others where a tree-structured
+    Parzen estimator looks, and one of them is believed. ``choose=margin`` takes the one that tells
+    most clearly which label made the gradients of rows it has not learnt from; ``gradient`` the one
+    with the least gradient loss (Algorithm 1), which often has fitted soft labels that mean
+    nothing; ``objective`` the one with the least loss at both weights 1 (section 6, under noise),
+    which is then also the loss that a row's label is chosen by.
+    ``ranges=paper`` searches the ranges of section 5.1, and ``trials=0`` stands for its 500.
+
+    ``lambda_ce=0`` and ``lambda_p=0`` leave a regulariser out (appendix C). ``start=kmeans`` starts
+    from the groups of ``kmeans(by=both)``. ``prior=known`` takes ``known.prior`` where it is given
+    and else the sizes of those groups (appendix B), ``uniform`` and ``groups`` ignore it.
+    ``memory=true`` averages all releases of an example first. ``seconds`` is the time of one call:
+    what is best by then counts.
+
+    Needs: embeddings; ``known.classes`` (or else 2) and ``known.prior`` where they are known.
+
+    References:
+        Kariyappa and Qureshi, "ExPLOit: Extracting Private Labels in Split Learning", Eq. 9,
+        Algorithm 1, sections 5.1 and 6, appendices B and C.
+
+    Departures: gradients are compared at length one, wide rows in their principal directions, and
+    with two classes, whose soft labels have no direction, under either label by its probability;
+    labels are moved only when their row is in the batch; ``examples`` rows are learnt from and all
+    are labelled; the rule that chooses; settings of our own (see ``docs/learned_attacks.md``).
+
+    >>> from tacit.types import Known, View
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> labels, z = torch.arange(60) % 2, torch.randn(60, 4, generator=rng)
+    >>> z[:, 0] += 2 * labels  # the top model is a sigmoid of the sum
+    >>> grads = (torch.sigmoid(z.sum(dim=1)) - labels).unsqueeze(1) * torch.ones(4)
+    >>> found = Exploit().clusters(View(grads=grads, embeddings=z), rng)
+    >>> bool((found == labels).all() or (found != labels).all())
+    True
+    """
+
+    trials: int = 3
+    start: Start = "cold"
+    choose: Choose = "margin"
+    lambda_ce: float = 3.0
+    lambda_p: float = 10.0
+    prior: Prior = "known"
+    ranges: Ranges = "ours"
+    examples: int = 2000
+    epochs: int = 200
+    seconds: float | None = None
+    memory: bool = False
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("examples", "epochs", "workers"):
+            value = getattr(self, name)
+            require(value >= 1, f"exploit: {name} must be 1 or more", value)
+        require(self.trials >= 0, "exploit: trials must be 1 or more, or 0 for 500", self.trials)
+        for name in ("lambda_ce", "lambda_p"):
+            value = getattr(self, name)
+            require(value >= 0, f"exploit: {name} must be 0 or more", value)
+        spent = self.seconds is None or self.seconds > 0
+        require(spent, "exploit: seconds must be more than 0", self.seconds)
+        kinds = {"start": Start, "choose": Choose, "prior": Prior, "ranges": Ranges}
+        for name, kind in kinds.items():
+            value, words = getattr(self, name), get_args(kind)
+            require(value in words, f"exploit: {name} must be one of {words}", value)
+        object.__setattr__(self, "averages", self.memory)
+        object.__setattr__(self, "adds_up", self.memory)
+
+    def limit(self) -> float | None:
+        """Return the seconds that one call may take."""
+        return self.seconds
+
+    def learn(
+        self, rows: Rows, known: Known, *, rng: torch.Generator, until: float | None
+    ) -> Sorter:
+        """Return the surrogate of the best trial."""
+        count = classes_of(known)
+        order, group = in_order(rows)
+        rows = rows[order]
+        groups = self._groups(rows, count, rng)
+        prior = self._prior(known, count, groups)
+        drawn = torch.randperm(len(rows), generator=rng)
+        kept = min(self.examples, len(rows) if self.trials == 1 else -(-4 * len(rows) // 5))
+        mine = drawn[:kept].sort().values
+        held = drawn[kept:].sort().values if kept < len(rows) else mine
+        lens = Lens.of(rows[mine])
+        lesson = ReplayBatch(
+            rows=lens(rows[mine]),
+            group=torch.unique(group[mine], return_inverse=True)[1],
+            prior=prior,
+            start=None if self.start == "cold" or groups is None else _sure(groups[mine], prior),
+            hidden=_HIDDEN if count > 2 else _NARROW,
+        )
+        trials = Trials(
+            lesson=lesson,
+            held=lens(rows[held]),
+            settings=self._settings(count),
+            count=self.trials or _PAPER_TRIALS,
+            ranges=self.ranges,
+            choose=self.choose,
+            workers=self.workers,
+        )
+        return _Matched(trials.best(rng, until=until), lens, rows[mine], weight=self._weight(count))
+
+    def _weight(self, count: int) -> float:
+        """Return what cross-entropy weighs in a row's label; two classes lie on opposite sides."""
+        if self.choose == "objective":
+            return 1.0
+        return self.lambda_ce if count > 2 else 0.0
+
+    def _settings(self, count: int) -> Settings:
+        paper = self.ranges == "paper"
+        return Settings(
+            lambda_ce=self.lambda_ce,
+            lambda_p=self.lambda_p,
+            rate_net=1e-4 if paper else Settings.rate_net,
+            rate_labels=0.1 if paper else Settings.rate_labels,
+            epochs=self.epochs,
+            lift=1.0 if count == 2 else 0.0,
+        )
+
+    def _groups(self, rows: Rows, count: int, rng: torch.Generator) -> Tensor | None:
+        """Return the groups of k-means where the start or the prior needs them."""
+        if self.start == "cold" and self.prior == "uniform":
+            return None
+        view = View(grads=rows.gradients, embeddings=rows.embeddings, known=Known(classes=count))
+        return KMeans(by="both").clusters(view, rng)
+
+    def _prior(self, known: Known, count: int, groups: Tensor | None) -> Tensor:
+        if self.prior == "known" and known.prior is not None:
+            shares = known.prior.detach().cpu().double()
+        elif groups is None:
+            shares = torch.ones(count).double()
+        else:
+            shares = torch.bincount(groups, minlength=count).double() + 1.0
+        return (shares / shares.sum()).float()
+
+
+@final
+@ATTACKS.register("unsplit")
+@dataclass(frozen=True)
+class Unsplit(Learning):
+    """Replay the training with surrogates until the gradients' mean squared error is small.
+
+    ``min over g', y' of MSE(g'_i, g_i)`` by Adam at rate 1e-3 for 50 epochs, gradients as they are
+    and no regulariser. Published as an attack on top models of one layer; it finds little of
+    deeper ones, and is here to be compared with.
+
+    Needs: embeddings, and the number of classes: ``known.classes``, or else 2.
+
+    References:
+        Erdogan, Kupcu and Cicek, "UnSplit", as Kariyappa and Qureshi run it: "ExPLOit", section
+        2.2 and appendix D.
+
+    Departures: a row has the one-hot label whose gradient under the surrogate lies nearest, and the
+    score is by how much.
+
+    >>> from tacit.types import View
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> z = torch.randn(40, 3, generator=rng)
+    >>> Unsplit().clusters(View(grads=-z, embeddings=z), rng).shape
+    torch.Size([40])
+    """
+
+    epochs: int = 50
+
+    raw: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "unsplit: epochs must be 1 or more", self.epochs)
+
+    def learn(
+        self, rows: Rows, known: Known, *, rng: torch.Generator, until: float | None
+    ) -> Sorter:
+        """Return the surrogate that was fitted."""
+        count = classes_of(known)
+        order, group = in_order(rows)
+        lens = Lens.of(rows[order])
+        lesson = ReplayBatch(
+            rows=lens(rows[order]),
+            group=group,
+            prior=torch.full((count,), 1 / count),
+            start=None,
+            hidden=_HIDDEN if count > 2 else _NARROW,
+        )
+        settings = Settings(
+            lambda_ce=0.0,
+            lambda_p=0.0,
+            rate_net=1e-3,
+            rate_labels=1e-3,
+            batch=64,
+            epochs=self.epochs,
+            raw=True,
+            spread=1.0,
+        )
+        seed = int(torch.randint(2**31 - 1, (1,), generator=rng, device=rng.device))
+        found = replay(lesson, settings, rng=torch.Generator().manual_seed(seed), until=until)
+        return _Matched(found, lens, rows[order])
+
+
+@final
+class _Matched(Sorter):
+    """A surrogate that says what each label would cost; the class with the fewest is positive."""
+
+    def __init__(self, found: Replay, lens: Lens, rows: Rows, *, weight: float = 0.0) -> None:
+        self._found, self._lens, self._weight = found, lens, weight
+        self.named, self.late = False, found.late
+        sizes = torch.bincount(self.costs(rows).argmin(dim=1), minlength=len(found.prior))
+        self.positive = int(sizes.argmin())
+
+    def costs(self, rows: Rows) -> Tensor:
+        rows = self._lens(rows.double())
+        return self._found.costs(rows, weight=self._weight or HAIR)
+
+
+def _sure(groups: Tensor, prior: Tensor) -> Tensor:
+    """Return logits of labels by group; the largest group is the most frequent class."""
+    by_size = torch.bincount(groups, minlength=len(prior)).argsort(descending=True, stable=True)
+    name = torch.empty_like(by_size)
+    name[by_size] = prior.argsort(descending=True, stable=True)
+    return _SURE * torch.nn.functional.one_hot(name[groups], len(prior)).float()

@@ -1,0 +1,1 @@
+"""Readers of the public data sets, one file per format."""

@@ -1,0 +1,125 @@
+"""Decode images once, keep their bytes as a memory-mapped array, and open that ever after."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from tacit.data.build import npy_file
+from tacit.data.cache import entry, kept, opened_table
+from tacit.data.chunks import Layout
+from tacit.data.draws import Array
+from tacit.data.tables import Table
+from tacit.errors import InputError
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pictures:
+    """Images as read: ``blocks`` of bytes [b, channels, height, width], and all that is small.
+
+    ``test`` marks a test part that comes with the data; rows of one of the ``groups`` stay on one
+    side of a split.
+    """
+
+    shape: tuple[int, int, int]
+    classes: int
+    labels: Array
+    blocks: Iterable[Array]
+    ids: Array | None = None
+    test: Array | None = None
+    groups: Array | None = None
+
+
+def cached_pictures(
+    name: str,
+    sources: Sequence[Path],
+    read: Callable[[], Pictures],
+    *,
+    test_fraction: float = 0.2,
+    options: object = None,
+) -> Table:
+    """Return the table of some image files, from the cache if they are still the same.
+
+    ``read`` opens the sources; it is called only when no entry fits.
+    """
+    layout = Layout(name, (), (), "none", test_fraction)
+
+    def fill(folder: Path) -> None:
+        _write(read(), name, test_fraction, folder)
+
+    return kept(entry(layout, sources, ["images", options]), fill, opened_table)
+
+
+def _write(found: Pictures, name: str, test_fraction: float, folder: Path) -> None:
+    rows, pixels = len(found.labels), prod(found.shape)
+    if not rows:
+        raise InputError(f"{name} has no images: check that the files are the whole ones")
+    mean, spread = _write_pixels(found, folder / "numeric.npy")
+    small = {
+        "labels": found.labels.astype(np.int64),
+        "ids": np.arange(rows, dtype=np.int64) if found.ids is None else found.ids,
+        "test": found.test,
+        "groups": found.groups,
+    }
+    for part, array in small.items():
+        if array is not None:
+            np.save(folder / f"{part}.npy", array, allow_pickle=False)
+    facts = {
+        "name": name,
+        "rows": rows,
+        "numeric": [f"pixel_{k}" for k in range(pixels)],
+        "categorical": [],
+        "cardinalities": [],
+        "parties": [],
+        "test_fraction": test_fraction,
+        "classes": found.classes,
+        "image": {"shape": found.shape, "mean": mean, "spread": spread},
+    }
+    (folder / "table.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _write_pixels(found: Pictures, path: Path) -> tuple[list[float], list[float]]:
+    """Write the bytes block by block; return mean and spread of each channel, from 0 to 1."""
+    rows, pixels = len(found.labels), prod(found.shape)
+    levels = np.zeros((found.shape[0], 256))
+    with npy_file(path, np.dtype(np.uint8), (rows, pixels)) as file:
+        for block in found.blocks:
+            np.ascontiguousarray(block, dtype=np.uint8).tofile(file)
+            for channel in range(len(levels)):
+                levels[channel] += np.bincount(block[:, channel].ravel(), minlength=256)
+    shares = levels / levels.sum(axis=1, keepdims=True)
+    values = np.arange(256) / 255.0
+    mean = shares @ values
+    spread = np.sqrt(np.maximum(shares @ values**2 - mean**2, 0.0))
+    return mean.tolist(), spread.tolist()
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file, decompressed if its name ends in ``.gz``."""
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rb") as file:
+                return file.read()
+        return path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({error}): get it again") from error
+
+
+def check_labels(labels: Array, *, path: Path, classes: int) -> None:
+    """Refuse labels that are no number of a class."""
+    outside = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(outside):
+        at = int(outside[0])
+        raise InputError(
+            f"{path}: labels must be 0 to {classes - 1} for {classes} classes, image {at} has "
+            f"{int(labels[at])}: check that it is the file of this data set"
+        )

@@ -1,0 +1,1 @@
+"""Experiments: configured training runs, sweeps of them, and what is measured."""

@@ -1,0 +1,130 @@
+"""What a reproduced table or figure is: trials to run, and how their records become the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from tacit._config import PLAIN
+from tacit.experiment.sweep_store import TrialRecord
+from tacit.experiment.sweep_worker import TRAIN
+from tacit.report import Plot
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A mean over repetitions, with the standard deviation where there are several.
+
+    >>> str(Spread(mean=0.9344, sd=0.0121, count=3)), str(Spread(mean=0.5, count=1))
+    ('0.934 ± 0.012', '0.500')
+    """
+
+    mean: float
+    sd: float | None = None
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" + ("" if self.sd is None else f" ± {self.sd:.3f}")
+
+
+Cell = str | float | Spread | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A number that a paper's text or table states, and where."""
+
+    what: str
+    value: float
+    source: str
+    sd: float | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PaperClaim:
+    """A statement of the paper, checked; ``holds`` is None where the trials cannot tell."""
+
+    text: str
+    source: str
+    holds: bool | None
+    found: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tabulated:
+    """A table: ours and the paper's side by side."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a study's records come to; ``tradeoffs`` are (leak, worth) pairs to draw as SVG."""
+
+    tables: Sequence[Tabulated]
+    claims: Sequence[PaperClaim] = ()
+    figures: Sequence[Plot] = ()
+    tradeoffs: Sequence[tuple[str, str]] = ()
+    left_out: Sequence[str] = ()
+
+
+Values = dict[str, Any]
+Plan = Callable[[bool], Sequence[Mapping[str, Any]]]
+Read = Callable[[Sequence[TrialRecord]], Finding]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One table or figure of a paper.
+
+    Attributes:
+        name: as the command takes it; ``paper/name`` works too.
+        paper: the paper's short name.
+        title: one line.
+        place: where in the paper.
+        plan: fields of ``TrainConfig`` for every trial, beside those of ``PLAIN``; True asks for
+            the paper's own setting.
+        read: turns the records of the trials that ran to their end into the finding.
+        scaled: what ``--quick`` scales down against ``--full``, one line each.
+        departs: what differs from the paper at either scale.
+        published: the paper's own numbers.
+        task: what a worker does with a configuration.
+        full_task: the same for ``--full``, where that differs.
+        alone: one trial at a time, because it measures time.
+    """
+
+    name: str
+    paper: str
+    title: str
+    place: str
+    plan: Plan
+    read: Read
+    scaled: Sequence[str]
+    departs: Sequence[str] = ()
+    published: Sequence[Published] = ()
+    task: str = TRAIN
+    full_task: str | None = None
+    alone: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """The name with its paper."""
+        return f"{self.paper}/{self.name}"
+
+    def trials(self, full: bool) -> list[Values]:
+        """Return the fields of every trial, with nothing left to the defaults of a training."""
+        return [{**PLAIN, **trial} for trial in self.plan(full)]
+
+    def number(self, what: str) -> float:
+        """Return a published number by its name."""
+        return next(one.value for one in self.published if one.what == what)

@@ -1,0 +1,153 @@
+"""Where feature parties come in: each says hello, and the work begins when all are here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from tacit.errors import LostError, PeerError, SilenceError
+from tacit.party.backoff import Backoff
+from tacit.party.feature_session import point, stop_of
+from tacit.party.workers.collectives import WorkersLostError
+from tacit.wire.protocol._header import VERSION
+from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.messages import Hello
+from tacit.wire.protocol.plan import TrainingPlan
+from tacit.wire.protocol.state_machine import Role, disagreement
+from tacit.wire.transport.base import Transport
+
+GOODBYE = 20.0
+"""How long a finished label party waits for feature parties that may not have all of it yet."""
+
+
+class Accepts(Protocol):
+    """Hands out connections of feature parties as they come."""
+
+    def accept(self, *, timeout: float) -> Transport:
+        """Return the next one, or raise ``SilenceError`` after so many seconds."""
+        ...
+
+
+def hear_hello(connection: Connection) -> Hello:
+    """Return a feature party's hello, which must be under the name in its certificate."""
+    theirs = connection.receive(Hello)
+    if connection.line.peer not in (None, theirs.party):
+        raise connection.wrong(
+            f"{connection.line.peer} calls itself {theirs.party}: names are bound to certificates"
+        )
+    return theirs
+
+
+def answer_hello(
+    connection: Connection, theirs: Hello, *, name: str, plan: TrainingPlan, start: int
+) -> Hello:
+    """Return the answer to a hello, or raise if its party has another plan or version."""
+    ours = Hello(
+        versions=(VERSION,), party=name, plan_digest=plan.digest(), resume_point=point(start)
+    )
+    problem = disagreement(theirs, ours)
+    if problem is not None:
+        raise connection.wrong(f"{problem}; the plan of {name} is {plan.described()}")
+    return ours
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PeerSession:
+    """A feature party that has said hello."""
+
+    connection: Connection
+    hello: Hello
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Acceptor:
+    """Waits for the feature parties of a run.
+
+    Args:
+        name: of the label party.
+        plan: what all sides must agree on.
+        peers: the feature parties, in the order in which their embeddings are combined.
+        listener: where they come in.
+        timings: how long to wait within a conversation.
+        waiting: for those that are not there.
+        log: hears a line about who was refused, and why.
+    """
+
+    name: str
+    plan: TrainingPlan
+    peers: tuple[str, ...]
+    listener: Accepts
+    timings: Timings
+    waiting: Backoff
+    log: Callable[[str], None]
+
+    def gather(self, *, finished: bool = False) -> list[PeerSession]:
+        """Return all feature parties, in their order, when they are here.
+
+        When all work is ``finished`` they need not come: soon ``SilenceError`` says so.
+        """
+        guests: dict[str, PeerSession] = {}
+        while len(guests) < len(self.peers):
+            try:
+                line = self.listener.accept(timeout=GOODBYE if finished else self.waiting.left())
+            except WorkersLostError:
+                _close(guests.values())
+                raise
+            except SilenceError:
+                if finished:
+                    _close(guests.values())
+                    raise
+                missing = ", ".join(name for name in self.peers if name not in guests)
+                self.waiting.note(f"no connection of {missing}")
+                continue
+            guest = self._hear(line)
+            if guest is not None:
+                _close([guests[guest.hello.party]] if guest.hello.party in guests else [])
+                guests[guest.hello.party] = guest
+        return [guests[name] for name in self.peers]
+
+    def _check_number(self, connection: Connection, hello: Hello) -> None:
+        """Refuse one of several parties whose number is not its own: two would begin alike.
+
+        Its own is its place among the peers, so that only the party that is wrong is refused.
+        """
+        own = self.peers.index(hello.party)
+        if len(self.peers) > 1 and hello.number != own:
+            raise connection.wrong(
+                f"{hello.party} has number {hello.number}, and is number {own} of "
+                f"{', '.join(self.peers)}: write number = {own} into its file"
+            )
+
+    def _hear(self, line: Transport) -> PeerSession | None:
+        """Return who has come, if it says hello and is one of those that are waited for."""
+        narrow = self.plan.wire_bits == 16
+        connection = Connection(
+            line, Role.LABEL, timings=self.timings, narrow=narrow, depth=self.plan.depth
+        )
+        try:
+            hello = hear_hello(connection)
+            self.answer(connection, hello, stop_of(hello))
+            if hello.party not in self.peers:
+                raise connection.wrong(f"{hello.party} is not one of {', '.join(self.peers)}")
+            self._check_number(connection, hello)
+        except PeerError as error:
+            self.log(f"refused: {error}")
+            connection.refuse(str(error))
+        except LostError as error:
+            self.log(f"connection lost: {error}")
+            connection.close()
+        else:
+            return PeerSession(connection=connection, hello=hello)
+        return None
+
+    def answer(self, connection: Connection, hello: Hello, start: int) -> Hello:
+        """Return the answer to a hello: go on from this step."""
+        return answer_hello(connection, hello, name=self.name, plan=self.plan, start=start)
+
+
+def _close(guests: Iterable[PeerSession]) -> None:
+    for guest in guests:
+        guest.connection.close()

@@ -1,0 +1,64 @@
+"""Waiting for the other party: back off, say so after ten seconds, and give up in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import final
+
+from tacit.errors import LostError
+
+FIRST_WORD = 10.0
+_SHORTEST, _LONGEST = 0.1, 5.0
+
+
+@final
+class Backoff:
+    """Counts the time without the other party.
+
+    Args:
+        peer: who is waited for, in messages.
+        limit: give up after so many seconds.
+        log: hears once per wait that, and why, it is taking long.
+    """
+
+    def __init__(self, peer: str, *, limit: float, log: Callable[[str], None]) -> None:
+        self._peer = peer
+        self._limit = limit
+        self._log = log
+        self.over()
+
+    def over(self) -> None:
+        """The other party is there: the next wait begins anew."""
+        self._start: float | None = None
+        self._pause = _SHORTEST
+        self._told = False
+
+    def left(self) -> float:
+        """Return the seconds until :meth:`note` has something to say."""
+        limit = self._limit if self._told else min(FIRST_WORD, self._limit)
+        return max(0.0, limit - self._waited())
+
+    def note(self, why: str) -> None:
+        """Say that the wait is long, or raise ``LostError`` when it is too long."""
+        waited = self._waited()
+        if waited >= self._limit:
+            raise LostError(
+                f"{self._peer} did not come within {self._limit:g} seconds ({why}): "
+                "run tacit party --check on both sides, or allow more with wait"
+            )
+        if waited >= FIRST_WORD and not self._told:
+            self._told = True
+            rest = self._limit - waited
+            self._log(f"waiting for {self._peer} ({why}); giving up in {rest:.0f} seconds")
+
+    def pause(self, why: str) -> None:
+        """Wait a little, each time twice as long as before."""
+        self.note(why)
+        time.sleep(min(self._pause, max(_SHORTEST, self.left())))
+        self._pause = min(2 * self._pause, _LONGEST)
+
+    def _waited(self) -> float:
+        if self._start is None:
+            self._start = time.monotonic()
+        return time.monotonic() - self._start

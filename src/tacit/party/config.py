@@ -1,0 +1,290 @@
+"""The configuration of one party: who it is, what it holds, and what both have agreed on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, final
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from tacit import _config as defaults
+from tacit._config import checked, read_toml
+from tacit.party.cpu import cores
+from tacit.party.feature import Log, checkpoints_of
+from tacit.state_dir import StateFolder
+from tacit.wire.transport.tls import Files, Identity, load_identity
+
+if TYPE_CHECKING:
+    from tacit.wire.protocol.plan import TrainingPlan
+
+_LABEL_ONLY = (
+    "combine",
+    "protect",
+    "labels",
+    "objective",
+    "budget",
+    "label_secret",
+    "share_metrics",
+    "journal_sync",
+    "witness",
+    "attacks",
+    "monitor_every",
+    "write_truth",
+    "on_odd_embeddings",
+)
+_FEATURE_ONLY = ("classes", "number", "record")
+MOST_PEERS = 8
+_PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret", "witness")
+
+
+@final
+class PartyConfig(BaseModel):
+    """Everything that one party decides; the fields under "both sides" must be equal on both."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: Literal["feature", "label"]
+    name: str
+    peer: str | tuple[str, ...]
+    address: str | tuple[str, ...]
+    data: Path
+    state: Path
+    keys: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    model: str = "wdl"
+    cut: int | None = Field(default=None, ge=1)
+    lr: float = Field(default=defaults.LR, gt=0)
+    weight_decay: float = Field(default=defaults.WEIGHT_DECAY, ge=0, lt=1)
+    threads: int | None = Field(default=None, ge=1)
+    wait: float = Field(default=600, gt=0)
+    worker: int | None = Field(default=None, ge=0)
+    group: str | None = None
+
+    # Both sides.
+    epochs: int = Field(default=defaults.EPOCHS, ge=1)
+    batch_size: int = Field(default=defaults.BATCH_SIZE, ge=2)
+    seed: int = Field(default=0, ge=0)
+    matching: Literal["private", "clear"] = "private"
+    test_percent: int = Field(default=10, ge=0, le=90)
+    save_every: int = Field(default=200, ge=1)
+    depth: int = Field(default=1, ge=1, le=4)
+    wire: Literal["float32", "bfloat16"] = "float32"
+    workers: int = Field(default=1, ge=1, le=64)
+
+    # The feature party alone.
+    classes: int = Field(default=2, ge=2)
+    number: int = Field(default=0, ge=0, le=7)
+    record: bool = False
+
+    # The label party alone.
+    combine: Literal["sum", "mean", "max", "product", "concat"] = "sum"
+    protect: str | None = None
+    labels: str | None = None
+    objective: str | None = None
+    budget: str | None = None
+    label_secret: Path | None = None
+    share_metrics: bool = False
+    journal_sync: Literal["os", "always"] = "os"
+    witness: Path | None = None
+    attacks: tuple[str, ...] = ("norm", "cosine", "energy")
+    monitor_every: int = Field(default=32, ge=1)
+    write_truth: bool = False
+    on_odd_embeddings: Literal["warn", "refuse"] = "warn"
+
+    @field_validator("name", "peer")
+    @classmethod
+    def _a_name(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        from tacit.wire.transport.tls import check_name  # noqa: PLC0415 - loads only when used
+
+        if isinstance(given, str):
+            return check_name(given)
+        return tuple(map(check_name, given))
+
+    @field_validator("protect", "labels", "objective", "budget")
+    @classmethod
+    def _a_spec(cls, text: str | None, info: Any) -> str | None:  # noqa: ANN401 - pydantic's
+        from tacit.accounting import Budget  # noqa: PLC0415 - loads numpy
+        from tacit.objective import get as get_objective  # noqa: PLC0415 - torch loads when used
+        from tacit.protect import get, get_labels  # noqa: PLC0415 - as above
+
+        readers: dict[str, Callable[[str], object]] = {
+            "protect": get,
+            "labels": get_labels,
+            "objective": get_objective,
+            "budget": Budget.parse,
+        }
+        return None if text is None else str(readers[info.field_name](text))
+
+    @field_validator("attacks")
+    @classmethod
+    def _known_attacks(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        from tacit.attack import get  # noqa: PLC0415 - torch loads only when it is used
+
+        return tuple(str(get(text)) for text in texts)
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Self:
+        others, owner = (
+            (_LABEL_ONLY, "label") if self.role == "feature" else (_FEATURE_ONLY, "feature")
+        )
+        for name in others:
+            if name in self.model_fields_set:
+                raise ValueError(f"{name} is for the {owner} party: this is a {self.role} party's")
+        if self.role == "label" and self.protect is None:
+            raise ValueError(self._no_protection())
+        self._check_labels()
+        self._check_peers()
+        self._check_workers()
+        if (self.keys is None) == (self.certificate is None or self.key is None or self.ca is None):
+            raise ValueError("give keys, a folder of tacit keys, or certificate, key and ca")
+        return self
+
+    def _no_protection(self) -> str:
+        from tacit.accounting import recommend  # noqa: PLC0415 - loads numpy
+
+        first, *_ = recommend(target=0.65, epochs=self.epochs, examples=self.batch_size)
+        return (
+            f'protect is missing: write protect = "{first.protect}", which is planned for '
+            f'{self.epochs} epochs, or "none" to send gradients as they are'
+        )
+
+    def _check_labels(self) -> None:
+        if self.share_metrics and self.budget is not None:
+            raise ValueError(
+                f"share_metrics = true tells test measures, which come from true "
+                f'labels and which budget = "{self.budget}" cannot count: set '
+                "share_metrics = false, or leave the budget out"
+            )
+        if self.witness is not None:
+            state, witness = (Path(os.path.abspath(p)) for p in (self.state, self.witness))
+            if witness.is_relative_to(state):
+                raise ValueError(
+                    f"witness must be outside state, so that no copy restores both: "
+                    f"got {witness} in {state}"
+                )
+
+    def _check_peers(self) -> None:
+        if self.role == "feature" and not isinstance(self.peer, str):
+            raise ValueError("peer must be one name: a feature party talks to the label party only")
+        if not 1 <= len(self.peers) <= MOST_PEERS:
+            raise ValueError(f"peer must name 1 to {MOST_PEERS} feature parties")
+        names = [self.name, *self.peers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name} is there twice in name and peer: parties have own names")
+
+    def _check_workers(self) -> None:
+        if self.worker is not None and self.worker >= self.workers:
+            raise ValueError(
+                f"worker must be a number from 0 to {self.workers - 1}, because "
+                f"workers = {self.workers}: got {self.worker}"
+            )
+        if self.workers > 1 < self.depth:
+            raise ValueError(
+                f"steps of several workers do not overlap: set depth = 1 for "
+                f"workers = {self.workers}, got {self.depth}"
+            )
+        if self.batch_size % self.workers:
+            raise ValueError(
+                f"workers must divide batch_size: {self.workers} workers cannot share "
+                f"batches of {self.batch_size} equally"
+            )
+        if self.workers > 1 and self.group is None:
+            raise ValueError(
+                'group is missing: write group = "127.0.0.1:7790", an address of '
+                "worker 0 that only this party's own machines can reach"
+            )
+        if not isinstance(self.address, str) and len(self.address) != self.workers:
+            raise ValueError(
+                f"address must be one, or one for each of {self.workers} workers, got "
+                f"{len(self.address)}"
+            )
+
+    @property
+    def endpoint(self) -> str:
+        """Where this worker of the label party listens; of one address, the ports count up."""
+        worker = self.worker or 0
+        if not isinstance(self.address, str):
+            return self.address[worker]
+        host, _, port = self.address.rpartition(":")
+        return f"{host}:{int(port) + worker}" if worker and port.isdigit() else self.address
+
+    @property
+    def own_state(self) -> Path:
+        """The folder of this process: the party's state, or within it that of a later worker."""
+        return self.state / f"worker-{self.worker}" if self.worker else self.state
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The other parties by name; at the label party the feature parties in their order."""
+        return (self.peer,) if isinstance(self.peer, str) else self.peer
+
+    def plan(self, *, classes: int, purpose: Literal["train", "predict"] = "train") -> TrainingPlan:
+        """Return what both parties must have the same, as this party has it."""
+        from tacit import nets  # noqa: PLC0415 - torch loads only when it is used
+        from tacit.wire.protocol.plan import TrainingPlan  # noqa: PLC0415 - as above
+
+        width = nets.get(self.model).cut_width(cut=self.cut, classes=classes)
+        return TrainingPlan(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            order_seed=self.seed,
+            cut=(width,),
+            purpose=purpose,
+            matching=self.matching,
+            test_percent=self.test_percent,
+            save_every=self.save_every,
+            depth=self.depth,
+            wire_bits=32 if self.wire == "float32" else 16,
+            workers=self.workers if purpose == "train" else 1,
+            worker=(self.worker or 0) if purpose == "train" else 0,
+        )
+
+
+def read_party_config(path: Path, *, worker: int | None = None) -> PartyConfig:
+    """Return the configuration of a TOML file; its paths are relative to the file's folder.
+
+    ``worker`` is the number of this process where the party has several.
+    """
+    values = read_toml(path, source=f"CONFIG {path}")
+    for name in _PATHS:
+        if isinstance(values.get(name), str):
+            values[name] = path.parent / values[name]
+    if worker is not None:
+        values["worker"] = worker
+    return checked(PartyConfig, values, source=str(path))
+
+
+def identity_of(config: PartyConfig) -> Identity:
+    """Return the identity that a configuration names."""
+    if config.keys is not None:
+        return load_identity(config.keys, name=config.name)
+    files = config.certificate, config.key, config.ca
+    return load_identity(Files(*(Path(file or "") for file in files)), name=config.name)
+
+
+THREADS = "threads.json"
+
+
+def threads_of(config: PartyConfig, folder: StateFolder, *, log: Log) -> int:
+    """Return how many threads to compute with: as configured, as before, or all cores.
+
+    Sums depend in their last bits on how many threads share them, and a step that is taken again
+    must come out the same. So a run keeps the number that it began with, on whatever machine it
+    goes on; one from before the number was kept had one thread.
+    """
+    held = folder.read(THREADS)
+    before = int(held["threads"]) if held is not None else None
+    if before is None and checkpoints_of(config).steps():
+        before = 1
+    chosen = config.threads or before or cores()
+    if before not in (None, chosen):
+        log(
+            f"{chosen} threads, where this run had {before}: steps that are taken again may differ "
+            "in their last bits, and the label party refuses those"
+        )
+    return chosen

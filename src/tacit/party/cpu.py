@@ -1,0 +1,43 @@
+"""How many cores this process may use: what the machine has is often not what a party gets."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+
+def cores(root: Path = Path("/")) -> int:
+    """Return the cores that this process may run on, less where its group has a smaller share.
+
+    The share is what a container or a systemd unit was given (``cpu.max``, ``cpu.cfs_quota_us``);
+    a part of a core does not count, and at least one does.
+    """
+    has_affinity = hasattr(os, "sched_getaffinity")
+    here = len(os.sched_getaffinity(0)) if has_affinity else (os.cpu_count() or 1)
+    return max(1, int(min([here, *_shares(root)])))
+
+
+def _shares(root: Path) -> list[float]:
+    """Return every limit in cores on the group of this process and the groups around it."""
+    found: list[float] = []
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, place = line.split(":", 2)
+            if kinds and "cpu" not in kinds.split(","):
+                continue
+            groups = root / "sys/fs/cgroup" / ("cpu" if kinds else "")
+            for group in (PurePosixPath(place), *PurePosixPath(place).parents):
+                found += _share(groups / str(group).lstrip("/"))
+    return found
+
+
+def _share(group: Path) -> list[float]:
+    """Return the limit of one group, nothing where it has none."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):
+            words = " ".join((group / name).read_text() for name in names).split()
+            quota, period = (int(word) for word in words)
+            if quota > 0 < period:
+                return [quota / period]
+    return []

@@ -1,0 +1,217 @@
+"""New rows scored by the model that two parties trained; the predictions stay with the labels."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tacit import data
+from tacit.errors import InputError, LostError, PeerError, UsageError
+from tacit.guard import Guard
+from tacit.objective import Learner, Setting
+from tacit.party.acceptor import Acceptor, PeerSession
+from tacit.party.alignment_cache import predict_rounds
+from tacit.party.build import objective_of, own_source, top_of
+from tacit.party.config import PartyConfig
+from tacit.party.feature import ENCODING, Log, bottom_of, checkpoints_of, dialler, waiting_for
+from tacit.party.feature_session import greet, stop_of
+from tacit.party.label import listen, reception_of
+from tacit.party.proxies import RemoteFeature, RemoteLabel
+from tacit.party.schedule import piece_of
+from tacit.rng import Key
+from tacit.state_dir import StateFolder, remove_own, write_whole
+from tacit.training.loop import predict
+from tacit.training.metrics import utility
+from tacit.training.party import FeatureParty, LabelParty, adam
+from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.messages import Bye, Predict
+from tacit.wire.protocol.plan import TrainingPlan
+from tacit.wire.protocol.state_machine import Role
+from tacit.wire.psi.align import Matching, find_common, join_common
+from tacit.wire.psi.rounds import Rounds
+from tacit.wire.transport.base import Transport
+
+PREDICTED = "predict-tables"
+"""Where rows to predict are kept while they are, within the state folder."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Model:
+    """A party's part of the trained model, and the rows that it has for it."""
+
+    table: data.PartyTable
+    part: nn.Module
+    step: int
+    plan: TrainingPlan
+    learner: Learner | None = None
+    rounds: Rounds = field(default_factory=Rounds)
+
+
+def predict_rows(config: PartyConfig, rows: Path, out: Path, *, log: Log) -> dict[str, Any]:
+    """Score the common rows of both parties' new files; the label party writes them to a file."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(StateFolder(config.state))
+        stack.callback(remove_own, folder.path / PREDICTED)
+        model = _trained(config, folder, rows)
+        rounds = stack.enter_context(predict_rounds(folder, model.table))
+        return _predict(config, replace(model, rounds=rounds), out, log)
+
+
+def _predict(config: PartyConfig, model: _Model, out: Path, log: Log) -> dict[str, Any]:
+    found = {"party": config.name, "role": config.role, "step": model.step}
+    if config.role == "feature":
+        return {**found, "rows": _send(config, model, log)}
+    ids, probs, truth = _receive(config, model, log)
+    write_whole(out, _as_csv(ids, probs))
+    test = None if truth is None else utility(probs, truth)
+    return {**found, "rows": len(ids), "predictions": str(out), "test": test}
+
+
+def _trained(config: PartyConfig, folder: StateFolder, rows: Path) -> _Model:
+    """Return the party's part as it is after training, with the new rows coded as in training."""
+    held, latest = folder.read(ENCODING), checkpoints_of(config).latest()
+    if held is None or latest is None:
+        raise UsageError(f"{config.state}: there is no trained model: run tacit party first")
+    encoding = data.Encoding.from_json(held, where=str(config.state / ENCODING))
+    table = data.load_party(
+        rows, role=config.role, encoding=encoding, own_cache=folder.folder(PREDICTED)
+    )
+    name = "bottom" if config.role == "feature" else "top"
+    part = bottom_of(config, table) if name == "bottom" else top_of(config, table, seed=0)
+    optimizer = adam(part, config.lr)
+    learner = None if name == "bottom" else _learner(config, table, part, optimizer)
+    models, optimizers = ({}, {}) if learner is None else (learner.models, learner.optimizers)
+    latest.restore(models={name: part, **models}, optimizers={name: optimizer, **optimizers})
+    plan = config.plan(classes=table.classes or config.classes, purpose="predict")
+    return _Model(table=table, part=part, step=latest.step, plan=plan, learner=learner)
+
+
+def _learner(
+    config: PartyConfig, table: data.PartyTable, top: nn.Module, optimizer: torch.optim.Optimizer
+) -> Learner:
+    """Return the objective as it ended; it learns nothing here, so any labels and key will do."""
+    assert table.classes is not None  # noqa: S101 - a label party's table has classes
+    any_labels, any_key = torch.arange(table.classes), Key.from_seed(0)
+    return objective_of(config, table.classes).learner(
+        Setting(top=top, optimizer=optimizer, labels=any_labels, key=any_key)
+    )
+
+
+def _send(config: PartyConfig, model: _Model, log: Log) -> int:
+    """Send the embeddings of the common rows; return how many there were."""
+    dial, waiting = dialler(config), waiting_for(config, log)
+    while True:
+        try:
+            with _connection(dial(), Role.FEATURE, model.plan) as connection:
+                start = greet(
+                    connection,
+                    name=config.name,
+                    number=config.number,
+                    plan=model.plan,
+                    offer=model.step,
+                )
+                if start != model.step:
+                    raise PeerError(f"the model here has {model.step} steps, there {start}")
+                common = join_common(connection, _matching(config, model, log))
+                party = FeatureParty(
+                    model.part,
+                    model.table.source(common.order),
+                    optimizer=adam(model.part, config.lr),
+                )
+                remote = RemoteLabel(connection, asking=Predict)
+                predict(
+                    torch.arange(len(common)),
+                    features=[party],
+                    label=remote,
+                    batch_size=piece_of(model.plan),
+                )
+                connection.send(Bye())
+                return len(common)
+        except LostError as error:
+            waiting.pause(str(error))
+
+
+def _receive(config: PartyConfig, model: _Model, log: Log) -> tuple[Any, Any, Any]:
+    """Return ids, predicted probabilities, and the labels where the file has them."""
+    with closing(listen(config, log)) as listener:
+        reception = reception_of(config, model.plan, listener, log)
+        while True:
+            guests = reception.gather()
+            try:
+                with ExitStack() as stack:
+                    for guest in guests:
+                        stack.enter_context(guest.connection)
+                    return _score(config, model, reception, guests, log)
+            except (LostError, PeerError) as error:
+                log(f"refused or lost: {error}")
+
+
+def _score(
+    config: PartyConfig, model: _Model, reception: Acceptor, guests: list[PeerSession], log: Log
+) -> tuple[Any, Any, Any]:
+    for guest in guests:
+        there, connection = stop_of(guest.hello), guest.connection
+        if there != model.step:
+            raise connection.wrong(
+                f"the model there has {there} steps, here {model.step}: train "
+                "to the same end on all sides"
+            )
+        connection.send(reception.answer(connection, guest.hello, there))
+    table, connections = model.table, [guest.connection for guest in guests]
+    try:
+        common = find_common(connections, _matching(config, model, log))
+    except InputError as error:
+        raise PeerError(str(error)) from error
+    remotes = [RemoteFeature(c, cut=model.plan.cut, asking=Predict) for c in connections]
+    label = LabelParty(
+        model.part,
+        torch.zeros(len(common), dtype=torch.int64),  # nothing is learned here
+        guard=Guard("none"),
+        objective=objective_of(config, model.table.classes or config.classes),
+        optimizer=adam(model.part, config.lr),
+        combined_by=config.combine,
+        source=own_source(table, common),
+        learner=model.learner,
+    )
+    rows = torch.arange(len(common))
+    probs: Tensor = predict(rows, features=remotes, label=label, batch_size=piece_of(model.plan))
+    for remote, connection in zip(remotes, connections, strict=True):
+        remote.settle()
+        connection.receive(Bye)
+    truth = None if table.labels is None else np.asarray(table.labels)[common.order]
+    return common.ids, probs.numpy(), truth
+
+
+def _matching(config: PartyConfig, model: _Model, log: Log) -> Matching:
+    return Matching(
+        ids=model.table.ids,
+        private=config.matching == "private",
+        peers=config.peers,
+        rounds=model.rounds,
+        log=log,
+    )
+
+
+def _connection(line: Transport, role: Role, plan: TrainingPlan) -> Connection:
+    return Connection(line, role, timings=Timings(), narrow=plan.wire_bits == 16)
+
+
+def _as_csv(ids: Any, probs: Any) -> bytes:  # noqa: ANN401 - arrays of several types
+    """Return one line per id with its probability, or one per class where there are many."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    many = probs.ndim == 2
+    writer.writerow(["id", *([f"class_{k}" for k in range(probs.shape[1])] if many else ["score"])])
+    shown: Callable[[Any], list[str]] = lambda p: [f"{v:.9g}" for v in np.atleast_1d(p)]  # noqa: E731
+    writer.writerows([id_, *shown(p)] for id_, p in zip(ids.tolist(), probs, strict=True))
+    return text.getvalue().encode()

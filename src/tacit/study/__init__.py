@@ -1,1 +1,0 @@
-"""Studies: configured training runs and what is measured in them."""

@@ -1,0 +1,7 @@
+"""Tapes: everything that a feature party saw, on disk; also those that other systems recorded."""
+
+from tacit.tape.columns import ColumnTape
+from tacit.tape.imports import open_tape
+from tacit.tape.tape import RecordedTape, Recording, TapeWriter
+
+__all__ = ["ColumnTape", "RecordedTape", "Recording", "TapeWriter", "open_tape"]

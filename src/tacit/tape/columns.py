@@ -1,0 +1,281 @@
+"""A tape out of columns: one row per example and release, in chunks of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tacit.errors import UsageError
+from tacit.tape.tape import Recording
+from tacit.types import View
+
+Array = npt.NDArray[Any]
+Columns = Mapping[str, Array]
+
+NAMES = ("grads", "embeddings", "ids", "step", "epoch")
+_ALIASES = {
+    "grad": "grads",
+    "gradients": "grads",
+    "embedding": "embeddings",
+    "id": "ids",
+    "steps": "step",
+    "epochs": "epoch",
+}
+_STEP_ROWS = 1024
+_CHUNK = 8192
+_DOUBLE = 8  # bytes; no attack computes with more
+
+
+@final
+class ColumnTape(Recording):
+    """A tape made of columns that arrive in chunks.
+
+    Args:
+        chunks: begins a new pass over the chunks; a chunk maps column names to rows.
+        source: where they come from, for messages.
+        steps_are_chunks: whether a chunk is one step, as with one file per step.
+        rows: how many rows there are, if that is known.
+
+    >>> tape = ColumnTape.of({"grads": np.zeros((3, 2)), "ids": np.array([5, 6, 5])})
+    >>> [(view.epoch, view.ids.tolist()) for view in tape]
+    [(0, [5, 6]), (1, [5])]
+    """
+
+    def __init__(
+        self,
+        chunks: Callable[[], Iterator[Columns]],
+        *,
+        source: str,
+        steps_are_chunks: bool = False,
+        rows: int | None = None,
+    ) -> None:
+        super().__init__(source)
+        self._chunks = chunks
+        self._stepwise = steps_are_chunks
+        self._rows = rows
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Array], *, source: str = "the arrays") -> ColumnTape:
+        """Return the tape of whole columns in memory, or mapped from files."""
+        known = _known(columns, source)
+        count = len(known["grads"])
+
+        def chunks() -> Iterator[Columns]:
+            for start in range(0, count, _CHUNK):
+                yield {name: values[start : start + _CHUNK] for name, values in known.items()}
+
+        return cls(chunks, source=source, rows=count)
+
+    def __iter__(self) -> Iterator[View]:
+        """Yield one view per step, oldest first."""
+        cutter = _Cutter(stepwise=self._stepwise, source=self.source)
+        row = 0
+        for chunk in self._chunks():
+            known = _known(chunk, self.source)
+            row += len(known["grads"])
+            yield from map(self._view, cutter.add(known) if len(known["grads"]) else ())
+        if not row:
+            raise UsageError(f"{self.source}: holds no rows: record some steps first")
+        yield from map(self._view, cutter.rest())
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        if self._rows is None:
+            self._rows = sum(len(_known(c, self.source)["grads"]) for c in self._chunks())
+        return self._rows
+
+    def _view(self, columns: Columns) -> View:
+        sent = columns.get("embeddings")
+        return View(
+            grads=_tensor(columns["grads"]),
+            embeddings=None if sent is None else _tensor(sent),
+            ids=self.coded(columns["ids"]),
+            step=int(columns["step"][0]),
+            epoch=int(columns["epoch"][0]),
+        )
+
+
+@final
+class ViewTape(Recording):
+    """A tape of views that are at hand already; one without ids gets its places in the epoch."""
+
+    def __init__(self, views: Iterable[View]) -> None:
+        super().__init__("the views given")
+        # What can be passed over only once is kept: an audit takes two passes.
+        self._views = list(views) if isinstance(views, Iterator) else views
+
+    def __iter__(self) -> Iterator[View]:
+        """Yield one view per step, oldest first."""
+        place, epoch, found = 0, None, False
+        for step, view in enumerate(self._views):
+            found = True
+            place, epoch = (0, view.epoch) if view.epoch != epoch else (place, epoch)
+            ids = torch.arange(place, place + len(view.grads)) if view.ids is None else view.ids
+            place += len(view.grads)
+            if len(ids) != len(view.grads):
+                raise UsageError(f"view {step} has {len(view.grads)} grads and {len(ids)} ids")
+            yield replace(
+                view,
+                grads=view.grads.detach(),
+                ids=ids,
+                step=step if view.step is None else view.step,
+                epoch=view.epoch or 0,
+            )
+        if not found:
+            raise UsageError("the tape holds no views: record some steps first")
+
+
+@final
+class _Cutter:
+    """Cuts rows into steps: where step or epoch changes, or an id comes again."""
+
+    def __init__(self, *, stepwise: bool, source: str) -> None:
+        self._stepwise = stepwise
+        self._source = source
+        self._done: set[tuple[int, int]] = set()
+        self._row = 0
+        self._kept: list[Columns] = []
+        self._count, self._step, self._epoch, self._place = 0, 0, 0, 0
+        self._seen: set[object] = set()
+
+    def add(self, columns: Columns) -> Iterator[Columns]:
+        """Take rows in; yield every step that is complete."""
+        columns = self._numbered(columns)
+        changes = (np.diff(columns["step"]) != 0) | (np.diff(columns["epoch"]) != 0)
+        ends = [*(np.flatnonzero(changes) + 1).tolist(), len(columns["step"])]
+        for start, end in zip([0, *ends], ends, strict=False):
+            part = {name: values[start:end] for name, values in columns.items()}
+            if self._kept and _place(self._kept[0]) != _place(part):
+                yield from self.rest()
+            self._check_order(part, self._row + start)
+            self._kept.append(part)
+        self._row += len(columns["step"])
+        if self._stepwise:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Columns]:
+        """Yield the step that is still open."""
+        if self._kept:
+            kept, self._kept = self._kept, []
+            self._done.add(_place(kept[0]))
+            yield {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
+
+    def _check_order(self, columns: Columns, row: int) -> None:
+        if not self._stepwise and _place(columns) in self._done:
+            epoch, step = _place(columns)
+            raise UsageError(
+                f"{self._source}: step {step} of epoch {epoch} goes on in row {row}, after another "
+                "one: sort the rows by epoch and step, or give the epoch"
+            )
+
+    def _numbered(self, columns: Columns) -> Columns:
+        """Return the columns with ids, steps and epochs filled in where they are missing."""
+        count = len(columns["grads"])
+        found = dict(columns)
+        if "epoch" not in found:
+            found["epoch"] = self._epochs(found.get("ids"), count)
+        if "ids" not in found:
+            found["ids"] = self._places(found["epoch"])
+        if "step" not in found:
+            found["step"] = self._steps(found["epoch"])
+        return found
+
+    def _epochs(self, ids: Array | None, count: int) -> Array:
+        epochs = np.empty(count, dtype=np.int64)
+        for row, name in enumerate(range(0) if ids is None else ids.tolist()):
+            if name in self._seen:
+                self._epoch += 1
+                self._seen.clear()
+            self._seen.add(name)
+            epochs[row] = self._epoch
+        if ids is None:
+            epochs[:] = self._epoch
+        return epochs
+
+    def _places(self, epochs: Array) -> Array:
+        places = np.empty(len(epochs), dtype=np.int64)
+        for row, epoch in enumerate(epochs.tolist()):
+            if epoch != self._epoch:
+                self._epoch, self._place = epoch, 0
+            places[row] = self._place
+            self._place += 1
+        return places
+
+    def _steps(self, epochs: Array) -> Array:
+        if self._stepwise:
+            self._step += 1
+            return np.full(len(epochs), self._step - 1)
+        steps = (np.arange(len(epochs)) + self._count) // _STEP_ROWS
+        self._count += len(epochs)
+        return steps
+
+
+def _known(columns: Mapping[str, Array], source: str) -> dict[str, Array]:
+    """Return the columns that are meant, under their own names, or say what is missing."""
+    found = {canonical(n): v for n, v in columns.items() if canonical(n) in NAMES}
+    if "grads" not in found:
+        names = "".join(c if c.isprintable() else "?" for c in ", ".join(columns))[:200]
+        raise UsageError(f"{source}: has no grads, only {names or 'nothing'}")
+    grads = found["grads"]
+    if grads.dtype.kind != "f":
+        raise UsageError(f"{source}: grads must be floats, got {grads.dtype}: convert to float32")
+    if grads.ndim == 0 or 0 in grads.shape[1:]:
+        raise UsageError(f"{source}: grads must be [N, ...], got shape {grads.shape}")
+    for name, values in found.items():
+        if values.ndim == 0 or len(values) != len(grads):
+            raise UsageError(
+                f"{source}: {name} must have {len(grads)} rows like grads, got shape {values.shape}"
+            )
+        found[name] = _checked(name, values, source)
+    return found
+
+
+def _checked(name: str, values: Array, source: str) -> Array:
+    """Return a column in the type that it is used in, or say what is wrong with it."""
+    if name in ("grads", "embeddings"):
+        if values.dtype.kind not in "fiu":
+            raise UsageError(f"{source}: {name} must be floats, got {values.dtype}")
+        exact = values.dtype.kind == "f" and values.dtype.itemsize <= _DOUBLE
+        return values if exact else values.astype(np.float64)
+    if values.ndim != 1:
+        raise UsageError(f"{source}: {name} must be [N], one for each row, got {values.shape}")
+    if values.dtype.kind == "S" and name == "ids":
+        return np.char.decode(values, "utf-8", "replace")
+    if values.dtype.kind in "UO" and name == "ids":
+        return values
+    odd = _odd(values)
+    if odd is not None:
+        more = " or text" if name == "ids" else ""
+        raise UsageError(
+            f"{source}: {name} must be 64-bit integers{more}, got {values[odd]} in row {odd}"
+        )
+    return values.astype(np.int64)
+
+
+def _odd(values: Array) -> int | None:
+    """Return the first row that holds no 64-bit integer."""
+    if values.dtype.kind in "ib":
+        return None
+    if values.dtype.kind not in "uf":
+        return 0
+    fits = (values < 2**63) & (values == np.floor(values)) & (values >= -(2**63))
+    return None if fits.all() else int(fits.argmin())
+
+
+def _place(columns: Columns) -> tuple[int, int]:
+    return int(columns["epoch"][0]), int(columns["step"][0])
+
+
+def canonical(name: str) -> str:
+    """Return the name of a column as it is spelt here."""
+    return _ALIASES.get(name.lower(), name.lower())
+
+
+def _tensor(values: Array) -> torch.Tensor:
+    found = torch.from_numpy(np.array(values))
+    return found if found.dim() > 1 else found[:, None]

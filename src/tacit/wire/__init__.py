@@ -1,0 +1,1 @@
+"""Between two parties: transports, the protocol they speak, and private set intersection."""

@@ -1,0 +1,225 @@
+"""A connection: messages over a line, by the rules, with signs of life in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar, final
+
+from tacit.errors import LostError, PeerError, SilenceError, TacitError
+from tacit.wire.protocol._header import DEFAULTS, Limits
+from tacit.wire.protocol.codec import decode, encode
+from tacit.wire.protocol.messages import (
+    LONGEST_REASON,
+    Bye,
+    GradientMessage,
+    Heartbeat,
+    Message,
+    Refuse,
+)
+from tacit.wire.protocol.state_machine import TABLE, Protocol, Role, State
+from tacit.wire.transport.base import Transport
+
+Wanted = TypeVar("Wanted", bound=Message)
+
+_BEFORE_HELLO = (State.START, State.GREETED)
+
+
+@final
+class RefusedError(PeerError):
+    """The other party said that it will not go on, and why."""
+
+
+@final
+class EndedError(LostError):
+    """The other party said goodbye, in good order but before the end."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Timings:
+    """How long to wait for what, in seconds.
+
+    Args:
+        beat: send a sign of life after so long without a message.
+        silence: after so long without any frame the connection counts as lost.
+        patience: how long a peer may be busy, alive but without an answer.
+        greeting: how long a new connection may take to say hello.
+    """
+
+    beat: float = 5.0
+    silence: float = 30.0
+    patience: float = 600.0
+    greeting: float = 10.0
+
+
+@final
+class Connection:
+    """One end of a conversation; every message that passes has been held against the rules.
+
+    A thread sends signs of life while the caller computes, so that a busy party and a dead one
+    look different. What breaks the rules raises PeerError, and nothing more is read.
+
+    With ``depth`` steps overlap. The label party then looks at what has come before it answers a
+    step, so that a peer that sends more than it may is refused and no more than that waits here.
+    """
+
+    def __init__(
+        self,
+        line: Transport,
+        role: Role,
+        *,
+        timings: Timings,
+        narrow: bool = False,
+        limits: Limits = DEFAULTS,
+        depth: int = 1,
+    ) -> None:
+        self.line = line
+        self.timings = timings
+        self._narrow = narrow
+        self._limits = limits
+        self._protocol = Protocol(role, depth=depth)
+        self._early: deque[Message] = deque()  # came before it was asked for
+        self._looks = 2 * depth if depth > 1 and role is Role.LABEL else 0
+        self._state = threading.Lock()  # the protocol is told one thing at a time
+        self._turn = threading.Lock()  # frames leave in the order in which the protocol heard them
+        self._sent = time.monotonic()
+        self._over = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="tacit-heartbeat", daemon=True)
+        self._beats.start()
+
+    @property
+    def next_step(self) -> int:
+        """The step that both sides go on with."""
+        return self._protocol.next_step
+
+    def send(self, message: Message) -> None:
+        """Send a message, or raise UsageError if it is not this side's turn to."""
+        if isinstance(message, GradientMessage):
+            self._look()
+        with self._turn:
+            self._pass(message)
+
+    def receive(self, kind: type[Wanted]) -> Wanted:
+        """Return the next message, which must be of this kind.
+
+        Signs of life are taken and not returned. A refusal raises ``RefusedError``, a goodbye out
+        of time ``EndedError``.
+        """
+        start = time.monotonic()
+        while True:
+            early = self._early
+            message = early.popleft() if early else self._next(time.monotonic() - start)
+            if isinstance(message, Heartbeat):
+                continue
+            self._stop_if_refused(message)
+            if isinstance(message, kind):
+                return message
+            if isinstance(message, Bye):
+                raise EndedError(f"{self._name} ended the conversation")
+            raise self.wrong(f"{self._name} sent {type(message).__name__}, due was {kind.__name__}")
+
+    def wrong(self, text: str) -> PeerError:
+        """Return the error to raise when this connection's peer broke a rule."""
+        error = PeerError(text)
+        error.source = self
+        return error
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Put errors about the peer down to this connection's."""
+        try:
+            yield
+        except PeerError as error:
+            error.source = error.source or self
+            raise
+
+    def refuse(self, reason: str) -> None:
+        """Tell the peer why this side does not go on, if it can still be told, and close."""
+        text = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
+        with suppress(TacitError):
+            self.send(Refuse(reason=text[:LONGEST_REASON] or "no reason was given"))
+        self.close()
+
+    def close(self) -> None:
+        """End the connection without another word."""
+        self._over.set()
+        self.line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; a peer that is still there hears why, but not what an error here says.
+
+        Of several peers only the one that broke the rules is told so.
+        """
+        if isinstance(error, PeerError) and not isinstance(error, RefusedError):
+            if error.source in (None, self):
+                self.refuse(str(error))
+        elif isinstance(error, Exception) and not isinstance(error, LostError | RefusedError):
+            self.refuse("an error stopped this side, its own log says more")
+        self.close()
+
+    @property
+    def _name(self) -> str:
+        return self.line.peer or "the other party"
+
+    def _pass(self, message: Message) -> None:
+        frame = encode(message, narrow=self._narrow, limits=self._limits)
+        with self._state:
+            self._protocol.send(message)
+        self._sent = time.monotonic()
+        self.line.send(frame, timeout=self.timings.silence)
+
+    def _next(self, waited: float) -> Message:
+        times, state = self.timings, self._protocol.state
+        # Who has not said hello gets little time; who has may wait for others with signs of life.
+        limit = times.greeting if state is State.START else times.patience
+        if waited > limit:
+            raise SilenceError(f"{self._name} gave no answer for {limit:g} seconds")
+        frame_by = times.greeting if state in _BEFORE_HELLO else times.silence
+        return self._heard(self.line.receive(timeout=min(frame_by, limit)))
+
+    def _heard(self, frame: bytes) -> Message:
+        """Return the message of a frame if it is by the rules."""
+        with self.blamed():
+            message = decode(frame, limits=self._limits)
+            with self._state:
+                self._protocol.receive(message)
+        return message
+
+    def _look(self) -> None:
+        """Take what has come already, without waiting; a loss shows at the next turn."""
+        for _ in range(self._looks):
+            try:
+                message = self._heard(self.line.receive(timeout=0))
+            except LostError:
+                return
+            self._stop_if_refused(message)
+            if not isinstance(message, Heartbeat):
+                self._early.append(message)
+
+    def _stop_if_refused(self, message: Message) -> None:
+        if isinstance(message, Refuse):
+            raise RefusedError(f"{self._name} refused to go on: {message.reason}")
+
+    def _beat(self) -> None:
+        """Send signs of life until the connection is over; the peer's absence is not our news."""
+        while not self._over.wait(self.timings.beat / 2):
+            if time.monotonic() - self._sent < self.timings.beat:
+                continue
+            with suppress(TacitError), self._turn:
+                protocol = self._protocol
+                if (protocol.role, protocol.state, Heartbeat.kind) in TABLE:
+                    self._pass(Heartbeat())

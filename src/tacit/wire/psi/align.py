@@ -1,0 +1,290 @@
+"""Which examples all parties hold, found in private or in the clear, and told to everyone.
+
+The label party matches its ids with those of each feature party, keeps the examples that all of
+them have, and tells each which of the ids in common these are. With several feature parties, each
+so learns which of its own ids all the others have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tacit.errors import InputError, LostError, TacitError, UsageError
+from tacit.wire.protocol.connection import Connection
+from tacit.wire.protocol.messages import Align
+from tacit.wire.psi._pool import workers
+from tacit.wire.psi.ecdh import PsiSide
+from tacit.wire.psi.plaintext import hear_ids, show_ids
+from tacit.wire.psi.rounds import PeerSet, Rounds
+
+Ids = npt.NDArray[Any]
+Places = npt.NDArray[np.int64]
+
+_PLACES = 1 << 17  # in one message
+_NOTHING = "the tables have no id in common: compare the id columns of all"
+_FEW = 20_000  # ids for which other processes are not worth their start
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alignment:
+    """The examples that all parties hold, in the order that all share.
+
+    Attributes:
+        ids: of the common examples.
+        order: the row of each in this party's own table.
+        digest: stands for this matching, the same at all parties.
+    """
+
+    ids: Ids
+    order: Places
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Matching:
+    """One party's side of the matching.
+
+    Args:
+        ids: of this party's table, each once.
+        private: whether ids are matched without showing those that are not common.
+        peers: the other parties by name, at the label party in the order of their connections.
+        held: a matching that was done before, for which no other is done if all still have it.
+        rounds: says which set of ids each peer may show; None where only ``held`` will do.
+        log: hears the number of the round and how many ids each side has; the other side has
+            learned the same.
+    """
+
+    ids: Ids
+    private: bool
+    peers: tuple[str, ...] = ()
+    held: Alignment | None = None
+    rounds: Rounds | None = field(default_factory=Rounds)
+    log: Callable[[str], None] = lambda _: None
+
+    def common(self, order: Places, digest: str) -> Alignment:
+        """Return common examples by their rows here."""
+        if not len(order):
+            raise InputError(_NOTHING)
+        return Alignment(ids=self.ids[order], order=order, digest=digest)
+
+    @contextmanager
+    def round_with(self, number: int) -> Iterator[_Round]:
+        """Open the round with one of the peers, and say so where it breaks off."""
+        if self.rounds is None:
+            raise LostError("the other party has another matching than worker 0 of this one")
+        self.rounds.begin(self.ids)
+        peer = self.peers[number] if number < len(self.peers) else f"party {number}"
+        shown = self.rounds.with_peer(peer)
+        again = ", which goes on with the same ids" if shown.repeated else ""
+        self.log(f"matching {len(self.ids)} ids with {peer}, round {shown.number}{again}")
+        try:
+            yield _Round(matching=self, rounds=self.rounds, shown=shown)
+        except TacitError:
+            broken = f"broke off after {shown.seen} ids of {peer} were answered"
+            self.log(f"round {shown.number} of matching with {peer} {broken}")
+            raise
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Round:
+    """One round of matching with one peer."""
+
+    matching: Matching
+    rounds: Rounds
+    shown: PeerSet
+
+    def rows(self, talk: Callable[[PsiSide], None], role: str) -> Places:
+        """Let a side of a private intersection talk to the peer; return the common rows."""
+        ids = self.matching.ids
+        order = np.argsort(ids, kind="stable")  # so that the same ids are shown in the same order
+        with ExitStack() as stack:
+            pool = stack.enter_context(workers()) if len(ids) > _FEW else None
+            side = PsiSide(
+                role,
+                ids[order],
+                executor=pool,
+                secrets=self.rounds.secrets(self.shown.peer, role=role),
+                shown=self.shown,
+            )
+            talk(side)
+            rows: Places = order[side.result().rows].astype(np.int64)
+            return rows
+
+    def settle(self, common: int) -> None:
+        """Put on record, and into the log, what came out."""
+        self.shown.settle(common)
+        there = f" and {self.shown.seen} there" if self.shown.seen else ""
+        self.matching.log(
+            f"round {self.shown.number} of matching with {self.shown.peer}: {common} ids are "
+            f"common, of {len(self.matching.ids)} here{there}"
+        )
+
+
+def join_common(connection: Connection, matching: Matching) -> Alignment:
+    """Do a feature party's side; return the examples that all parties have."""
+    held = matching.held
+    if held is not None:
+        connection.send(Align(held=held.digest))
+        if connection.receive(Align).held == held.digest:
+            return held
+    with connection.blamed(), matching.round_with(0) as meeting:
+        if matching.private:
+            rows = meeting.rows(partial(_ask, connection), "feature")
+        else:
+            rows = show_ids(connection, matching.ids)
+        meeting.settle(len(rows))
+    connection.send(Align(count=len(rows)))
+    answer = connection.receive(Align)
+    if answer.held is None:
+        rows = rows[_places(connection, answer.count, below=len(rows))]
+        connection.send(Align(count=len(rows)))
+        answer = connection.receive(Align)
+    if answer.held is None:
+        raise connection.wrong("the label party gave the matching no name")
+    return matching.common(rows, answer.held)
+
+
+def find_common(
+    connections: Sequence[Connection],
+    matching: Matching,
+    settle: Callable[[Alignment], None] = lambda _: None,
+) -> Alignment:
+    """Do the label party's side with every feature party; return what all have.
+
+    ``settle`` raises UsageError where these will not do. Then nobody is told of them, and a party
+    that did not come with the matching of before is to blame: the others find theirs as it was.
+    """
+    asked = [connection.receive(Align) for connection in connections]
+    held = matching.held
+    others = [
+        c for c, m in zip(connections, asked, strict=True) if held is None or m.held != held.digest
+    ]
+    if held is not None and not others:
+        settle(held)
+        for connection in connections:
+            connection.send(Align(held=held.digest))
+        return held
+    rows = []
+    for number, (connection, message) in enumerate(zip(connections, asked, strict=True)):
+        with connection.blamed(), matching.round_with(number) as meeting:
+            rows.append(_heard(connection, meeting, _anew(connection, message)))
+            if not len(rows[-1]):
+                raise connection.wrong(_NOTHING)
+    chosen = rows[0][np.all([np.isin(rows[0], other) for other in rows], axis=0)]
+    digest = _digest(matching.ids, chosen, private=matching.private)
+    common = matching.common(chosen, digest)
+    try:
+        settle(common)
+    except UsageError as error:
+        raise others[0].wrong(str(error)) from error
+    for connection, shared in zip(connections, rows, strict=True):
+        _tell(connection, shared, chosen, digest)
+    return common
+
+
+def _anew(connection: Connection, message: Align) -> Align:
+    """Return the first message of a new matching, also from who still has an old one."""
+    if message.held is None:
+        return message
+    connection.send(Align())
+    return connection.receive(Align)
+
+
+def _ask(connection: Connection, side: PsiSide) -> None:
+    """Find the common ids in private, as the one who asks."""
+    message: bytes | None = side.start()
+    while message is not None:
+        connection.send(Align(sealed=_sealed(message)))
+        message = side.answer(_opened(connection, connection.receive(Align)))
+
+
+def _heard(connection: Connection, meeting: _Round, first: Align) -> Places:
+    """Find the common ids, as the one who answers; the last count stays unanswered."""
+    matching, last = meeting.matching, first
+    if not matching.private:
+        rows = hear_ids(connection, matching.ids, first, meeting.shown)
+        meeting.settle(len(rows))
+        return rows
+
+    def answer(side: PsiSide) -> None:
+        nonlocal last
+        done = False
+        while not done:
+            said, done = side.answer(_opened(connection, last)), side.done
+            if done:
+                meeting.settle(len(side.result()))
+            connection.send(Align(sealed=_sealed(said or b"")))
+            last = connection.receive(Align)
+
+    rows = meeting.rows(answer, "label")
+    if last.count != len(rows):
+        raise connection.wrong(f"{len(rows)} ids are common, the feature party has {last.count}")
+    return rows
+
+
+def _tell(connection: Connection, shared: Places, chosen: Places, digest: str) -> None:
+    """Tell a feature party which of the examples shared with it everyone has, and in which order.
+
+    Where these are all of them, in the order that it knows, there is nothing to tell.
+    """
+    if not np.array_equal(shared, chosen):
+        where = np.argsort(shared)
+        places = where[np.searchsorted(shared, chosen, sorter=where)].astype(np.int64)
+        connection.send(Align(count=len(places)))
+        for at in range(0, len(places), _PLACES):
+            connection.receive(Align)
+            piece = torch.from_numpy(places[at : at + _PLACES])
+            connection.send(Align(count=len(piece), ids=piece))
+        connection.receive(Align)
+    connection.send(Align(held=digest))
+
+
+def _places(connection: Connection, count: int, *, below: int) -> Places:
+    """Return where the examples that everyone has are among those shared with the label party."""
+    if count > below:  # before anything is asked for: the peer does not decide about memory
+        raise connection.wrong(f"of {below} ids in common, {count} cannot be everyone's")
+    found: list[Places] = []
+    while sum(map(len, found)) < count:
+        connection.send(Align(count=below))
+        message = connection.receive(Align)
+        if not isinstance(message.ids, torch.Tensor):
+            raise connection.wrong("the label party did not say which examples everyone has")
+        found.append(message.ids.numpy())
+    places = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    fits = len(np.unique(places)) == len(places) == count
+    if not fits or (count and not 0 <= places.min() <= places.max() < below):
+        raise connection.wrong(f"{count} places below {below} were due, got others")
+    return places
+
+
+def _digest(ids: Ids, chosen: Places, *, private: bool) -> str:
+    """Return the name of a matching: only those hear it who know all of its ids."""
+    state = hashlib.sha256(b"tacit matching" + bytes([private]))
+    for id_ in ids[chosen].tolist():
+        state.update(f"{id_}\n".encode())
+    return state.hexdigest()
+
+
+def _sealed(message: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(message), dtype=torch.uint8)
+
+
+def _opened(connection: Connection, message: Align) -> bytes:
+    if message.sealed is None:
+        raise connection.wrong("ids are matched in private here: set matching the same there")
+    return message.sealed.numpy().tobytes()
