@@ -233,4 +233,4 @@ def test_only_one_module_knows_ray():
     root = Path(tacit.__file__).parent
     asks = re.compile(r"(import|from) ray\b|import_module\(.ray")
     users = [p.name for p in root.rglob("*.py") if asks.search(p.read_text())]
-    assert users == ["on_ray.py"]
+    assert users == ["ray_pool.py"]

@@ -356,7 +356,7 @@ def test_format_1_can_be_read(tmp_path):
 CHILD = """
 import os, sys, torch
 from torch import nn
-from tacit.runtime import adam
+from tacit.training import adam
 from tacit.party.checkpoint import Checkpoints
 path, acks = sys.argv[1:]
 def advance(net, optimizer, step):

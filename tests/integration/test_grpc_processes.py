@@ -19,7 +19,7 @@ from tacit.wire.transport import grpc_client as grpc_line
 PARENT = """
 import json, os, signal, sys, time
 from pathlib import Path
-from tacit.runtime import grpc_line
+from tacit.wire.transport import grpc_client as grpc_line
 from tacit.wire.protocol.codec import Limits
 from tacit.wire.transport.grpc_client import dial
 from tacit.wire.transport.grpc_server import Listener

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tacit.data.cache import data_directory
 from tacit.data.catalog import Checked, DataSet, check, describe, find, names
+from tacit.data.directories import data_directory
 
 app = typer.Typer(help="List, describe and check data sets.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

@@ -107,7 +107,7 @@ def _wait_without_spinning() -> None:
 def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]:
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
-    from tacit.party.config import THREADS, threads_of  # noqa: PLC0415 - loads torch
+    from tacit.party.cpu import THREADS, threads_of  # noqa: PLC0415 - loads torch
 
     threads = threads_of(config, folder, log=log)
     torch.set_num_threads(threads)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tacit.data.ads_file import write_ads_parquet
-    from tacit.data.cache import cache_directory, data_directory
     from tacit.data.catalog import Checked, DataSet, check, describe, find, load, names
     from tacit.data.datasets.ads import CEILING, ads_rows, bayes_auc
+    from tacit.data.directories import cache_directory, data_directory
     from tacit.data.encoding import Encoding
     from tacit.data.party_file import forget_party, load_party
     from tacit.data.party_sample import write_party_sample
@@ -73,9 +73,9 @@ __all__ = [
 
 _HOMES = {
     "ads_file": ("write_ads_parquet",),
-    "cache": ("cache_directory", "data_directory"),
     "catalog": ("Checked", "DataSet", "check", "describe", "find", "load", "names"),
     "datasets.ads": ("CEILING", "ads_rows", "bayes_auc"),
+    "directories": ("cache_directory", "data_directory"),
     "encoding": ("Encoding",),
     "party_file": ("forget_party", "load_party"),
     "party_sample": ("write_party_sample",),

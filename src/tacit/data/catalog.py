@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from tacit.data.cache import data_directory
+from tacit.data.directories import data_directory
 from tacit.errors import InputError, SpecError
 from tacit.spec import nearest
 

@@ -11,9 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from tacit import _config as defaults
 from tacit._config import checked, read_toml
-from tacit.party.cpu import cores
-from tacit.party.feature import Log, checkpoints_of
-from tacit.state_dir import StateFolder
 from tacit.wire.transport.tls import Files, Identity, load_identity
 
 if TYPE_CHECKING:
@@ -265,26 +262,3 @@ def identity_of(config: PartyConfig) -> Identity:
         return load_identity(config.keys, name=config.name)
     files = config.certificate, config.key, config.ca
     return load_identity(Files(*(Path(file or "") for file in files)), name=config.name)
-
-
-THREADS = "threads.json"
-
-
-def threads_of(config: PartyConfig, folder: StateFolder, *, log: Log) -> int:
-    """Return how many threads to compute with: as configured, as before, or all cores.
-
-    Sums depend in their last bits on how many threads share them, and a step that is taken again
-    must come out the same. So a run keeps the number that it began with, on whatever machine it
-    goes on; one from before the number was kept had one thread.
-    """
-    held = folder.read(THREADS)
-    before = int(held["threads"]) if held is not None else None
-    if before is None and checkpoints_of(config).steps():
-        before = 1
-    chosen = config.threads or before or cores()
-    if before not in (None, chosen):
-        log(
-            f"{chosen} threads, where this run had {before}: steps that are taken again may differ "
-            "in their last bits, and the label party refuses those"
-        )
-    return chosen

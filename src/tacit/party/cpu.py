@@ -6,6 +6,10 @@ import os
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from tacit.party.config import PartyConfig
+from tacit.party.feature import Log, checkpoints_of
+from tacit.state_dir import StateFolder
+
 
 def cores(root: Path = Path("/")) -> int:
     """Return the cores that this process may run on, less where its group has a smaller share.
@@ -41,3 +45,26 @@ def _share(group: Path) -> list[float]:
             if quota > 0 < period:
                 return [quota / period]
     return []
+
+
+THREADS = "threads.json"
+
+
+def threads_of(config: PartyConfig, folder: StateFolder, *, log: Log) -> int:
+    """Return how many threads to compute with: as configured, as before, or all cores.
+
+    Sums depend in their last bits on how many threads share them, and a step that is taken again
+    must come out the same. So a run keeps the number that it began with, on whatever machine it
+    goes on; one from before the number was kept had one thread.
+    """
+    held = folder.read(THREADS)
+    before = int(held["threads"]) if held is not None else None
+    if before is None and checkpoints_of(config).steps():
+        before = 1
+    chosen = config.threads or before or cores()
+    if before not in (None, chosen):
+        log(
+            f"{chosen} threads, where this run had {before}: steps that are taken again may differ "
+            "in their last bits, and the label party refuses those"
+        )
+    return chosen
