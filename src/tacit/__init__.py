@@ -1,6 +1,6 @@
 """tacit: split learning with label privacy.
 
-Train one model across companies, keep the labels unsaid, and measure what still leaks::
+Train one model across companies, keep the labels private, and measure what still leaks::
 
     guard = tacit.Guard("marvell(s=4, covariance=full)")
     z = guard(bottom(x), y)        # identity forward, protected gradient backward

@@ -47,7 +47,7 @@ def _compile(python: Callable[..., None], signatures: tuple[str, ...]) -> Callab
     compiled: Callable[..., None]
     try:
         compiled = numba.njit(list(signatures), cache=True)(python)
-    except (RuntimeError, OSError):  # there is no place for a cache, or no room in it
+    except (RuntimeError, OSError):  # no folder for a cache that can be written, or a full disk
         compiled = numba.njit(list(signatures))(python)
     return compiled
 
@@ -125,16 +125,16 @@ def add_rows(base: Reals, normals: Reals, std: Reals, out: Reals) -> None:
 
 
 @_kernel("void(float64[:, ::1], float64[::1], float64[:, ::1], float64[:, ::1])")
-def add_along(base: Reals, steps: Reals, lines: Reals, out: Reals) -> None:
-    """Write ``base[i] + steps[i] * lines[i]`` to row i of ``out``, which may be ``base``.
+def add_along(base: Reals, steps: Reals, directions: Reals, out: Reals) -> None:
+    """Write ``base[i] + steps[i] * directions[i]`` to row i of ``out``, which may be ``base``.
 
-    ``lines`` may be one row for all.
+    ``directions`` may be one row for all.
     """
-    shared = lines.shape[0] == 1
+    shared = directions.shape[0] == 1
     for i in range(base.shape[0]):
         size, own = steps[i], 0 if shared else i
         for j in range(base.shape[1]):
-            out[i, j] = base[i, j] + size * lines[own, j]
+            out[i, j] = base[i, j] + size * directions[own, j]
 
 
 @_kernel("void(int64[:, ::1], int64[::1])")
@@ -163,7 +163,7 @@ def compare(
     """
     scale, inverse, count, width = 1.0 / unit, 1.0 / grid, 0, after.shape[1]
     for i in range(after.shape[0]):
-        # Four sums beside each other: one would wait for itself.
+        # Four sums: each addition to a single one would wait for the one before.
         first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
         for j in range(0, width - 3, 4):
             first += ((np.float64(after[i, j]) - before[i, j]) * scale) ** 2

@@ -29,7 +29,7 @@ _NONCE = bytes(16)
 
 @final
 class Key:
-    """A 256-bit secret from which streams are derived. It never shows itself.
+    """A 256-bit secret from which streams are derived; neither ``repr`` nor pickle shows it.
 
     ``Key.fresh()`` asks the operating system; ``Key.from_seed(n)`` is for experiments that must
     be repeatable, and uses every bit of ``n``.
@@ -42,7 +42,7 @@ class Key:
     False
     """
 
-    __slots__ = ("_cipher", "_places", "_secret", "_tagger")
+    __slots__ = ("_cipher", "_context_mac", "_secret", "_tagger")
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != 32:
@@ -50,7 +50,9 @@ class Key:
                 f"a key has 32 bytes, got {len(secret)}: use Key.fresh() or Key.from_seed(n)"
             )
         self._secret = bytes(secret)
-        self._places = hmac.new(self._secret, digestmod="sha256")  # its copies start much faster
+        self._context_mac = hmac.new(
+            self._secret, digestmod="sha256"
+        )  # its copies start much faster
         self._tagger = AESGCM(_derive(self._secret, ("tag",)))
         aes = algorithms.AES(_derive(self._secret, ("noise",)))
         self._cipher = Cipher(aes, modes.CTR(_NONCE)).encryptor()
@@ -70,12 +72,12 @@ class Key:
         return Stream(self, ("stream", purpose, *context))
 
     def _start(self, context: tuple[int | str | bytes, ...]) -> int:
-        place = self._places.copy()
-        place.update(_encode(context))
-        return int.from_bytes(place.digest()[:16], "big")
+        mac = self._context_mac.copy()
+        mac.update(_encode(context))
+        return int.from_bytes(mac.digest()[:16], "big")
 
     def tag(self, tensor: Tensor) -> bytes:
-        """Return bytes that stand for the tensor's content, type and shape.
+        """Return a keyed digest of the tensor's content, type and shape.
 
         GMAC under a key of its own: a universal hash, so whoever does not hold the key cannot
         choose two tensors with the same tag. Tags feed :meth:`stream` and are never sent.
@@ -88,7 +90,7 @@ class Key:
         )
 
     def digest(self, content: bytes) -> bytes:
-        """Return 16 bytes that stand for a short content; like tags, never sent."""
+        """Return a keyed digest of some bytes, 16 long; like tags, never sent."""
         return hmac.digest(self._secret, b"digest" + content, "sha256")[:16]
 
     def __repr__(self) -> str:
@@ -103,16 +105,16 @@ class Stream:
     """An endless sequence of pseudo-random normals, the same for the same key and context.
 
     Each call continues where the last one ended. All streams of a key are pieces of one AES
-    keystream that start at secret places out of 2^128: pieces that meet are not to be expected.
+    keystream that start at secret counters out of 2^128: that two overlap is not to be expected.
     Streams of one key share a cipher, so they are for one thread at a time. A stream that nothing
     is drawn from costs nothing.
     """
 
-    __slots__ = ("_context", "_key", "_place")
+    __slots__ = ("_context", "_counter", "_key")
 
     def __init__(self, key: Key, context: tuple[int | str | bytes, ...]) -> None:
         self._key, self._context = key, context
-        self._place: int | None = None
+        self._counter: int | None = None
 
     def normal(self, *shape: int) -> Tensor:
         """Return independent standard normals of the given shape, in ``float64`` on the CPU.
@@ -130,12 +132,12 @@ class Stream:
         words = torch.empty(count, dtype=torch.int32)
         room = _bytes(words)
         cipher = self._key._cipher
-        place = self._key._start(self._context) if self._place is None else self._place
-        cipher.reset_nonce(place.to_bytes(16, "big"))
+        counter = self._key._start(self._context) if self._counter is None else self._counter
+        cipher.reset_nonce(counter.to_bytes(16, "big"))
         for start in range(0, room.nbytes, len(_ZEROS)):
             part = room[start : start + len(_ZEROS)]
             cipher.update_into(_ZEROS[: len(part)], part)
-        self._place = (place + -(-room.nbytes // 16)) % 2**128
+        self._counter = (counter + -(-room.nbytes // 16)) % 2**128
         return words
 
 

@@ -1,8 +1,8 @@
 """The records that the parts of tacit hand to each other. All of them are frozen.
 
 The label party sees a :class:`Cut` and makes a :class:`Release` with a :class:`Certificate`.
-The feature party sees a :class:`View` (or a whole :class:`Tape` of them), in which there is no
-place for a label: what an attacker may know besides the release is spelt out in :class:`Known`.
+The feature party sees a :class:`View` (or a whole :class:`Tape` of them), which has no field
+for a label: what an attacker may know besides the release is listed in :class:`Known`.
 """
 
 from __future__ import annotations

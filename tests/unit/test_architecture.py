@@ -1,8 +1,10 @@
-"""Imports go down only: read from the import statements, not from what happens to be loaded."""
+"""The rules of the tree, read from its source: imports go down, names are plain, files small."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import tacit
 
 ROOT = Path(tacit.__file__).parent
+REPOSITORY = Path(__file__).parents[2]
 LAYERS = (
     {"types", "errors", "spec", "rng", "rows", "kernels"},
     {"_version", "_config", "fields", "state_dir"},
@@ -48,6 +51,27 @@ SPEAKING = {"open", "print", "input", "eval", "exec"}
 
 
 LINES, BODY = 500, 60  # of a file and of a function, docstring apart
+
+METAPHORS = {
+    "line",
+    "place",
+    "works",
+    "guest",
+    "reception",
+    "meeting",
+    "team",
+    "desk",
+    "vault",
+    "company",
+    "lesson",
+    "scene",
+    "sight",
+    "pursuit",
+    "recall",
+    "ahead",
+    "together",
+}
+"""Words that say nothing of what a thing is: no class, module or function is called so."""
 
 
 def modules():
@@ -156,6 +180,100 @@ def test_what_is_too_long_or_neither_final_nor_abstract_is_found():
     longer = "async def f():\n" + "    pass\n" * (BODY + 1)
     assert list(ill_formed("a.py", longer)) == [f"a.py: f has {BODY + 1} lines"]
     assert list(ill_formed("a.py", "class A: pass")) == ["a.py: A is neither final nor abstract"]
+
+
+def public_classes(text):
+    return [
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def shared_class_names(texts):
+    """Yield every public class name that is in several files, with the files."""
+    found = defaultdict(list)
+    for name, text in texts.items():
+        for called in public_classes(text):
+            found[called].append(name)
+    yield from (f"{called}: {where}" for called, where in found.items() if len(where) > 1)
+
+
+def test_a_public_class_name_stands_for_one_thing():
+    assert not list(shared_class_names({shown(path): path.read_text() for path in modules()}))
+    twice = {"a.py": "class A:\n    class B: pass", "b.py": "class B: pass\nclass _A: pass"}
+    assert list(shared_class_names(twice)) == ["B: ['a.py', 'b.py']"]
+
+
+def metaphors(name, text):
+    """Yield the modules, classes and public functions of a file that a metaphor names."""
+    tree = ast.parse(text)
+    functions = [
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    called = [*Path(name).with_suffix("").parts, *public_classes(text), *functions]
+    yield from (f"{name}: {it}" for it in called if it.lower() in METAPHORS)
+
+
+def test_no_name_is_a_metaphor():
+    assert not [it for path in modules() for it in metaphors(shown(path), path.read_text())]
+    offender = "class Place: pass\ndef recall(): pass\ndef _line(): pass\nclass Outline: pass"
+    assert list(metaphors("team/vault.py", offender)) == [
+        "team/vault.py: team",
+        "team/vault.py: vault",
+        "team/vault.py: Place",
+        "team/vault.py: recall",
+    ]
+
+
+def lists_exports(text):
+    """Whether a module says what a star import takes."""
+    targets = (
+        target
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    )
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+
+
+def test_only_packages_list_what_they_export():
+    files = [path for path in modules() if path.name != "__init__.py"]
+    assert not [shown(path) for path in files if lists_exports(path.read_text())]
+    assert all(map(lists_exports, ('__all__ = ["a"]', "__all__: list[str] = []", "__all__ += a")))
+    assert not lists_exports("names = tacit.__all__")
+
+
+UNFORMATTED = re.compile(r"#\s*fmt:\s*(skip|off)\b")
+
+
+def test_everything_is_formatted():
+    folders = ("src", "tests", "benchmarks", "examples")
+    files = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
+    assert not [str(path) for path in files if UNFORMATTED.search(path.read_text())]
+    assert UNFORMATTED.search("x = 1  # fmt" + ": skip")
+    assert UNFORMATTED.search("#fmt" + ":off")
+
+
+def broken_references(page, text):
+    """Yield the files that a page names or links to and that do not exist."""
+    for name in re.findall(r"`((?:[\w.*-]+/)+[\w.*-]+\.(?:py|json))`", text):
+        if not any(list(folder.glob(name)) for folder in (REPOSITORY, ROOT, ROOT.parent)):
+            yield f"{page.name}: {name}"
+    for name in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", text):
+        if not (page.parent / name).exists():
+            yield f"{page.name}: {name}"
+
+
+def test_pages_name_files_that_exist():
+    pages = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "docs/architecture.md")]
+    assert not [it for page in pages for it in broken_references(page, page.read_text())]
+    page = REPOSITORY / "docs" / "made_up.md"
+    text = "`guard/nowhere.py` and `guard/guard.py`, [a](nowhere.md#x) and [b](audit.md#x)"
+    assert list(broken_references(page, text)) == [
+        "made_up.md: guard/nowhere.py",
+        "made_up.md: nowhere.md",
+    ]
 
 
 def test_no_pickle_and_no_unsafe_load():

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from pyarrow import parquet
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
 from tacit.data import CEILING, ads_rows, bayes_auc, load, split, write_ads_parquet
-from tacit.data._arrow import parquet
 from tacit.errors import InputError, SpecError
 
 

@@ -5,13 +5,12 @@ import sys
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tacit.data import cache_directory, load
-from tacit.data._arrow import pa
-from tacit.data.build import build
+from tacit.data.build import Chunk, Layout, build
 from tacit.data.cache import cached
-from tacit.data.chunks import Chunk, Layout
 from tacit.errors import InputError
 
 LAYOUT = Layout("made", ("a", "b"), ("c",), "unit", 0.2)

@@ -5,12 +5,13 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from tacit.data import Encoding, load_party
-from tacit.data._arrow import pa, parquet
 from tacit.data.encoding import Category, LabelRule, Number
-from tacit.data.party_file import first_repeat
+from tacit.data.party_table import first_repeat
 from tacit.errors import InputError
 
 SCHEMA = 'id = "k"\nnumeric = ["a", "same"]\ncategorical = ["c"]\n'
@@ -196,6 +197,6 @@ def test_repeats_are_found_among_many(size):
 
 
 def test_repeats_are_compared_in_full(monkeypatch):
-    monkeypatch.setattr("tacit.data.party_file._hashes", lambda ids: np.zeros(len(ids), np.uint64))
+    monkeypatch.setattr("tacit.data.party_table._hashes", lambda ids: np.zeros(len(ids), np.uint64))
     assert first_repeat(np.array(["a", "b", "c"])) is None
     assert first_repeat(np.array(["a", "b", "c", "b"])) == (1, 3)

@@ -1,11 +1,12 @@
 """One party's own file: what it may hold, and that it is read as a whole table is."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import csv, parquet
 
 from tacit.data import Encoding, PartyTable, cache_directory, load, load_party
-from tacit.data._arrow import csv, pa, parquet
 from tacit.errors import InputError
 
 FEATURES = 'id = "who"\nnumeric = ["price", "age"]\ncategorical = ["site", "tone"]\n'

@@ -1,10 +1,11 @@
 import datetime
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from tacit.data import assign, cache_directory, load, parse_schema
-from tacit.data._arrow import pa, parquet
 from tacit.errors import InputError, SpecError
 
 CSV = """who,bought,price,"site, main",when,age

@@ -83,12 +83,12 @@ def test_ids_of_every_kind_and_a_merge_of_many_new_ones(monkeypatch):
     rng = np.random.default_rng(0)
     ids = rng.integers(-(2**62), 2**62, 3000)
     columns = ExampleColumns({"n": np.int64(0)})
-    columns.place(np.arange(50))
+    columns.find_or_add(np.arange(50))
     columns["n"][:] = np.arange(50) + 1000
     for at in range(0, 3000, 37):
         part = ids[at : at + 37]
-        places = columns.place(part)
-        columns["n"][places] = np.arange(at, at + len(part))
+        positions = columns.find_or_add(part)
+        columns["n"][positions] = np.arange(at, at + len(part))
     assert (columns["n"][columns.find(ids)] == np.arange(3000)).all()
     assert (columns["n"][columns.find(np.arange(50))] == np.arange(50) + 1000).all()
     assert (columns.find(rng.integers(-(2**62), 2**62, 100)) == -1).all()

@@ -23,8 +23,8 @@ from tacit.measure import (
     pooled_leak,
     quantile_over_steps,
 )
-from tacit.measure._ranks import null_variance, split, tie_sum
-from tacit.measure.intervals import resampled_wins
+from tacit.measure._rank_statistics import class_scores, null_variance, tie_sum
+from tacit.measure.intervals import bootstrap_u
 
 Batch = tuple[NDArray[Any], NDArray[Any]]
 
@@ -44,9 +44,9 @@ def test_null_variance_is_that_of_all_deals_of_the_labels(scores: list[int], dat
     n1 = data.draw(st.integers(1, len(scores) - 1))
     deals = itertools.combinations(range(len(scores)), n1)
     values = [auc(scores, [int(i in deal) for i in range(len(scores))]) for deal in deals]
-    ranked = split(scores, [1] * n1 + [0] * (len(scores) - n1))
-    n1s, n0s, ties = (np.array([float(v)]) for v in (n1, len(scores) - n1, tie_sum(ranked)))
-    variance = null_variance(n1s, n0s, ties)[0] / ranked.pairs**2
+    by_class = class_scores(scores, [1] * n1 + [0] * (len(scores) - n1))
+    n1s, n0s, ties = (np.array([float(v)]) for v in (n1, len(scores) - n1, tie_sum(by_class)))
+    variance = null_variance(n1s, n0s, ties)[0] / by_class.pairs**2
     assert np.mean(values) == pytest.approx(0.5, abs=1e-12)
     assert variance == pytest.approx(np.var(values), abs=1e-12)
 
@@ -124,7 +124,7 @@ def test_the_meter_forgets_scores_once_it_has_ten_batches() -> None:
     meter = LeakMeter()
     for number, batch in enumerate(make(30), start=1):
         meter.add(*batch)
-        assert len(meter._ranked) == (number if number < 10 else 0)
+        assert len(meter._by_class) == (number if number < 10 else 0)
         assert len(meter._numbers) == 4 * number
 
 
@@ -137,14 +137,14 @@ def test_records_are_frozen() -> None:
 def test_resampling_counts_ties_and_repeats() -> None:
     """Each resample, redone the slow way from the same draws."""
     scores, labels = np.array([0.0, 1.0, 1.0, 2.0, 1.0]), np.array([0, 0, 0, 1, 1])
-    ranked = split(scores, labels)
+    by_class = class_scores(scores, labels)
     source = rng()
     picks1, picks0 = source.integers(2, size=(50, 2)), source.integers(3, size=(50, 3))
     expected = []
     for one, zero in zip(picks1, picks0, strict=True):
-        drawn = np.concatenate([ranked.positives[one], ranked.negatives[zero]])
+        drawn = np.concatenate([by_class.positives[one], by_class.negatives[zero]])
         expected.append(auc(drawn, [1, 1, 0, 0, 0]) * 6)
-    assert resampled_wins(ranked, rng=rng(), resamples=50).tolist() == expected
+    assert bootstrap_u(by_class, rng=rng(), resamples=50).tolist() == expected
 
 
 def test_memory_stays_bounded_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_both_halves_of_box_muller_are_uncorrelated():
 
 
 def test_keystream_is_aes_256_in_counter_mode():
-    """Against the cipher used plainly, from the same secret place on, over several calls."""
+    """Against the cipher used plainly, from the same secret counter on, over several calls."""
     from tacit.rng import _derive
 
     secret = hashlib.sha256(b"any").digest()

@@ -1,13 +1,13 @@
 """Accounting: what was released about each example, what a budget allows, what to choose for it.
 
-The mathematics is in ``tacit.measure``; here are the books. Nothing here loads torch.
+Bounds are in ``tacit.measure``, what adds up over releases in ``composition``; the ledger keeps the
+counts. Nothing here loads torch.
 """
 
 from __future__ import annotations
 
-from tacit.accounting._costs import LedgerSummary
 from tacit.accounting.budget import Budget, Forecast, epsilon_for_auc, forecast, sum_kl_for_auc
-from tacit.accounting.ledger import Ledger
+from tacit.accounting.ledger import Ledger, LedgerSummary
 from tacit.accounting.recommend import Recommendation, recommend
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 Ids from 0 up are positions in the columns (dense). Once an id lies outside that range, ids are
 scrambled into keys that spread evenly and kept sorted, so that the leading bits of a key lead to a
-handful of places; new ones wait in a small sorted part that is merged now and then.
+handful of positions; new ones wait in a small sorted part that is merged now and then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def id_numbers(ids: Values) -> Ints:
 
 @final
 class ExampleColumns:
-    """Columns with one place per example; an example that was never placed reads as the fill."""
+    """Columns with one entry per example; an example that was never added reads as the fill."""
 
     def __init__(self, fills: dict[str, np.generic], *, expected: int = 0) -> None:
         self._fills = fills
@@ -51,43 +51,43 @@ class ExampleColumns:
         self._dense = max(_DENSE, expected)
         self._old: _SortedKeys | None = None  # None while ids are positions
         self._new = np.empty(0, dtype=np.uint64)
-        self._new_places = np.empty(0, dtype=np.int64)
+        self._new_positions = np.empty(0, dtype=np.int64)
         self.size = 0
         if expected:
             self._grow(expected)
 
     def __getitem__(self, name: str) -> Array:
-        """Return a column, one entry per place."""
+        """Return a column, one entry per position."""
         return self._columns[name][: self.size]
 
     @property
     def nbytes(self) -> int:
         """How many bytes the columns and the index take."""
         index = 0 if self._old is None else self._old.keys.nbytes + self._old.starts.nbytes
-        index += self._new.nbytes + self._new_places.nbytes
+        index += self._new.nbytes + self._new_positions.nbytes
         return index + sum(column.nbytes for column in self._columns.values())
 
     def find(self, ids: Ints) -> Ints:
-        """Return the places of ids, -1 for those that have none."""
+        """Return the positions of ids, -1 for those that have none."""
         if self._old is None:
             return np.where((ids >= 0) & (ids < self.size), ids, -1)
         keys = _scramble(ids)
-        places = self._old.find(keys)
+        positions = self._old.find(keys)
         if len(self._new):
             at = np.minimum(self._new.searchsorted(keys), len(self._new) - 1)
-            places = np.where(self._new[at] == keys, self._new_places[at], places)
-        return places
+            positions = np.where(self._new[at] == keys, self._new_positions[at], positions)
+        return positions
 
     def read(self, name: str, ids: Ints) -> Array:
-        """Return the entries of ids in a column, the fill for those that were never placed."""
-        places = self.find(ids)
+        """Return the entries of ids in a column, the fill for those that were never added."""
+        positions = self.find(ids)
         found = np.full(len(ids), self._fills[name])
-        known = np.flatnonzero(places >= 0)
-        found[known] = self[name][places[known]]
+        known = np.flatnonzero(positions >= 0)
+        found[known] = self[name][positions[known]]
         return found
 
-    def place(self, ids: Ints) -> Ints:
-        """Return the places of ids, making those that are missing; places may move later on."""
+    def find_or_add(self, ids: Ints) -> Ints:
+        """Return the positions of ids, adding missing ones; positions may change later."""
         if self._old is None:
             low, high = int(ids.min()), int(ids.max())
             if low >= 0 and high < self.size:
@@ -96,14 +96,14 @@ class ExampleColumns:
                 self._grow(high + 1)
                 return ids
             self._leave_positions()
-        places = self.find(ids)
-        if int(places.min()) >= 0:
-            return places
-        self._insert(_distinct(_scramble(ids[places < 0])))
+        positions = self.find(ids)
+        if int(positions.min()) >= 0:
+            return positions
+        self._insert(_distinct(_scramble(ids[positions < 0])))
         return self.find(ids)
 
     def keys(self) -> Keys | None:
-        """Return the key of every place, in ascending order; None while ids are positions."""
+        """Return the key of every position, in ascending order; None while ids are positions."""
         self._merge()
         return None if self._old is None else self._old.keys
 
@@ -120,7 +120,7 @@ class ExampleColumns:
         return made
 
     def _leave_positions(self) -> None:
-        """Sort by key from now on; places that hold nothing are given up."""
+        """Sort by key from now on; positions that hold nothing are given up."""
         held = np.zeros(self.size, dtype=bool)
         for name, fill in self._fills.items():
             held |= self[name] != fill
@@ -132,12 +132,12 @@ class ExampleColumns:
         self.size = len(ids)
 
     def _insert(self, keys: Keys) -> None:
-        """Give new keys the places at the end."""
-        places = np.arange(self.size, self.size + len(keys), dtype=np.int64)
+        """Give new keys the positions at the end."""
+        positions = np.arange(self.size, self.size + len(keys), dtype=np.int64)
         self._grow(self.size + len(keys))
         at = self._new.searchsorted(keys)
         self._new = np.insert(self._new, at, keys)
-        self._new_places = np.insert(self._new_places, at, places)
+        self._new_positions = np.insert(self._new_positions, at, positions)
         if len(self._new) > max(_RECENT, self.size // 16):
             self._merge()
 
@@ -148,12 +148,12 @@ class ExampleColumns:
         old = self._old.keys
         at = old.searchsorted(self._new)
         for name, column in self._columns.items():
-            self._columns[name] = np.insert(column[: len(old)], at, column[self._new_places])
+            self._columns[name] = np.insert(column[: len(old)], at, column[self._new_positions])
         self._old = _SortedKeys(np.insert(old, at, self._new))
-        self._new, self._new_places = self._new[:0], self._new_places[:0]
+        self._new, self._new_positions = self._new[:0], self._new_positions[:0]
 
     def _grow(self, size: int) -> None:
-        """Make room for ``size`` places, an eighth more than before, in pages not yet touched."""
+        """Make room for ``size`` entries, an eighth more than before, in pages not yet touched."""
         for name, column in self._columns.items():
             if size > len(column):
                 room = max(size, len(column) + len(column) // 8)
@@ -166,7 +166,7 @@ class ExampleColumns:
 
 @final
 class _SortedKeys:
-    """Ascending keys with the place where each run of equal leading bits starts.
+    """Ascending keys with the position where each run of equal leading bits starts.
 
     Bisection in ten million keys waits for memory two dozen times per key; the table of starts
     leads to the right handful at once.
@@ -180,24 +180,24 @@ class _SortedKeys:
         self.starts = np.append(keys.searchsorted(edges), len(keys)).astype(np.uint32)
 
     def find(self, keys: Keys) -> Ints:
-        """Return the places of keys, -1 for those that are not there."""
+        """Return the positions of keys, -1 for those that are not there."""
         parts = [self._find(keys[at : at + _RECENT]) for at in range(0, len(keys), _RECENT)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _find(self, keys: Keys) -> Ints:
         run = (keys >> self._shift).astype(np.int64)
         start, end = self.starts[run].astype(np.int64), self.starts[run + 1]
-        places = np.full(len(keys), -1, dtype=np.int64)
+        positions = np.full(len(keys), -1, dtype=np.int64)
         rows = np.flatnonzero(start < end)
         while len(rows):  # eight neighbours are one or two reads of memory, mostly the whole run
             first = start[rows]
             hit = self.keys.take(first[:, None] + _NEAR, mode="clip") == keys[rows, None]
             step = hit.argmax(axis=1)
             found = hit[np.arange(len(rows)), step]
-            places[rows[found]] = (first + step)[found]
+            positions[rows[found]] = (first + step)[found]
             start[rows] += len(_NEAR)
             rows = rows[~found & (start[rows] < end[rows])]
-        return places
+        return positions
 
 
 def _scramble(ids: Ints) -> Keys:

@@ -7,15 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-import numpy as np
-import numpy.typing as npt
-
 from tacit.errors import ParameterError
 from tacit.measure._arrays import positive_count
 from tacit.measure.bounds import auc_bound, gaussian_auc
 from tacit.measure.label_auc import label_sum_kl
-
-Floats = npt.NDArray[np.float64]
 
 _FORM = re.compile(r"\s*(auc|sum_kl|epsilon)\s*=\s*([^\s,=]+)\s*")
 _ROUNDING = 1e-9  # relative: ten times a tenth is one
@@ -68,25 +63,6 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{self.kind}={self.limit:g}"
-
-
-def bounds_after(sum_kl: Floats, label_kl: Floats, epsilon: Floats) -> Floats:
-    """Return the AUC that no score of all releases exceeds, per example.
-
-    ``sum_kl`` was spent by releases of gradients, ``label_kl`` by label mechanisms, ``epsilon`` by
-    these too, infinite where one of them has none. Theorem 1 holds for the sum of all divergences
-    of independent releases; where only randomised labels count, ``e^epsilon / (1 + e^epsilon)``
-    holds as well, and the smaller of both is returned.
-
-    >>> bounds_after(np.zeros(1), np.full(1, 0.33), np.log([64 / 36])).round(2).tolist()
-    [0.64]
-    """
-    total = sum_kl + label_kl
-    root = np.sqrt(np.minimum(total, 4.0))
-    bound: Floats = 0.5 + root / 2 - root * root / 8
-    with np.errstate(over="ignore"):
-        labels_only = 1 / (1 + np.exp(-epsilon))
-    return np.where(sum_kl > 0, bound, np.minimum(bound, labels_only))
 
 
 def sum_kl_for_auc(auc: float) -> float:

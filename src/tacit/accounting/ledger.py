@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.accounting._costs import (
-    LedgerSummary,
-    Secret,
-    Spent,
-    add_up,
-    check_plan,
-    pack,
-    planned_cost,
-    refusal,
-    release_cost,
-    secret_bit,
-    unpack,
-)
 from tacit.accounting._id_columns import ExampleColumns, id_numbers
-from tacit.accounting.budget import MOST_RELEASES, Budget
+from tacit.accounting.budget import MOST_RELEASES, Budget, way_out
+from tacit.accounting.composition import LabelCharge, Spent, compose, planned_cost, release_cost
 from tacit.errors import BudgetError, InputError, ParameterError
 from tacit.measure._arrays import Ints, Values
 from tacit.measure.bounds import gaussian_auc
@@ -34,11 +23,37 @@ if TYPE_CHECKING:  # the records hold tensors, and measures load without torch
 Floats = npt.NDArray[np.float64]
 SavedState = tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]
 
+_FORMAT = 2
+_FORMAT_WITHOUT_SECRETS = 1
+"""The format before: the same where no label mechanism was counted."""
+
 _FILLS: dict[str, np.generic] = {
     "sum_kl": np.float64(0),
     "releases": np.uint16(0),  # up to MOST_RELEASES
     "secrets": np.uint8(0),  # one bit per label secret
 }
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LedgerSummary:
+    """The total of a ledger: counts, and the most that was released about any example.
+
+    ``gaussian_auc`` is a reference value for ``sum_kl``, not a bound. ``measure_bits`` is the most
+    that measures of the model told in ``measures`` answers, in bits about all labels together; no
+    bound per example covers them.
+    """
+
+    examples: int
+    releases: int
+    sum_kl: float
+    mean_sum_kl: float
+    epsilon: float
+    auc_bound: float
+    gaussian_auc: float
+    budget: str | None
+    measures: int = 0
+    measure_bits: float = 0.0
 
 
 @final
@@ -91,11 +106,15 @@ class Ledger:
         self.measured = measured
         self.budget = Budget.parse(budget) if isinstance(budget, str) else budget
         self.per_release = per_release
-        check_plan(self.budget, per_release)
+        if per_release is not None and (self.budget is None or not 0 < per_release < math.inf):
+            raise ParameterError(
+                "per_release is the positive sum_kl that a budget is planned with, got "
+                f"{per_release} and budget {self.budget}: give both"
+            )
         self.releases = 0
         self.measures, self.measure_bits = 0, 0.0
         self._columns = ExampleColumns(_FILLS, expected=examples or 0)
-        self._secrets: list[Secret] = []
+        self._charges: list[LabelCharge] = []
 
     @property
     def nbytes(self) -> int:
@@ -104,7 +123,7 @@ class Ledger:
 
     def register(self, ids: Values) -> None:
         """Make room for these examples at once; where ids are not positions, this saves time."""
-        self._columns.place(id_numbers(ids))
+        self._columns.find_or_add(id_numbers(ids))
 
     def would_exceed(self, ids: Values, certificate: Certificate) -> bool:
         """Whether the budget does not allow this release."""
@@ -116,8 +135,10 @@ class Ledger:
 
     def check(self, ids: Values, certificate: Certificate) -> None:
         """Raise ``BudgetError`` if this release would overrun the budget of one of its examples."""
-        places, counts = self._counted(id_numbers(ids))
-        self._check(ids, places, certificate.spec, self._spent_after(places, counts, certificate))
+        positions, counts = self._counted(id_numbers(ids))
+        self._check(
+            ids, positions, certificate.spec, self._spent_after(positions, counts, certificate)
+        )
 
     def over_plan(self, certificate: Certificate) -> bool:
         """Whether a release costs more than was planned: it must go out without signal then."""
@@ -133,13 +154,13 @@ class Ledger:
         numbers = id_numbers(ids)
         if covered:
             self._require_covered(numbers)
-        places, counts = self._counted(numbers)
+        positions, counts = self._counted(numbers)
         if not covered:
-            after = self._spent_after(places, counts, certificate)
-            self._check(ids, places, certificate.spec, after)
-            self._columns["sum_kl"][places] += counts * self._cost(certificate)
+            after = self._spent_after(positions, counts, certificate)
+            self._check(ids, positions, certificate.spec, after)
+            self._columns["sum_kl"][positions] += counts * self._cost(certificate)
         releases = self._columns["releases"]
-        releases[places] = np.minimum(releases[places] + counts, MOST_RELEASES)
+        releases[positions] = np.minimum(releases[positions] + counts, MOST_RELEASES)
         self.releases += 1
 
     def charge_labels(
@@ -151,16 +172,16 @@ class Ledger:
         (without, every tag has one of its own); neither is the secret itself. Another mechanism,
         epsilon or sigma under a secret that is counted already is refused.
         """
-        entry = Secret.of(certificate, tag=tag, secret=secret or tag)
-        bit = secret_bit(entry, self._secrets)
-        places = np.unique(self._columns.place(id_numbers(ids)))
-        held = self._columns["secrets"][places]
-        places = places[(held & bit) == 0]
-        if len(places):
-            self._check(ids, places, entry.spec, self._spent_at(places), label=entry)
-            if entry not in self._secrets:
-                self._secrets.append(entry)
-            self._columns["secrets"][places] |= bit
+        charge = LabelCharge.of(certificate, tag=tag, secret=secret or tag)
+        bit = _charge_bit(charge, self._charges)
+        positions = np.unique(self._columns.find_or_add(id_numbers(ids)))
+        held = self._columns["secrets"][positions]
+        positions = positions[(held & bit) == 0]
+        if len(positions):
+            self._check(ids, positions, charge.spec, self._spent_at(positions), label=charge)
+            if charge not in self._charges:
+                self._charges.append(charge)
+            self._columns["secrets"][positions] |= bit
 
     def charge_measures(self, bits: float) -> None:
         """Count measures of the model that are told to a peer, at most so many bits.
@@ -179,10 +200,10 @@ class Ledger:
 
     def spent(self, ids: Values) -> Spent:
         """Return what was released about these examples so far; 0 for those never seen."""
-        places = self._columns.find(id_numbers(ids))
-        known = np.flatnonzero(places >= 0)
-        found = self._at(places[known])
-        spent = Spent.nothing(len(places))
+        positions = self._columns.find(id_numbers(ids))
+        known = np.flatnonzero(positions >= 0)
+        found = self._at(positions[known])
+        spent = Spent.nothing(len(positions))
         for name in ("sum_kl", "epsilon", "auc_bound", "releases"):
             getattr(spent, name)[known] = getattr(found, name)
         return spent
@@ -212,7 +233,7 @@ class Ledger:
         if keys is not None:
             arrays["keys"] = keys.copy()
         each = self.per_release
-        packed = pack(self.run, self.budget, self.releases, self._secrets, per_release=each)
+        packed = _packed(self.run, self.budget, self.releases, self._charges, per_release=each)
         return arrays, {**packed, "measures": self.measures, "measure_bits": self.measure_bits}
 
     @classmethod
@@ -231,29 +252,29 @@ class Ledger:
         ``budget`` replaces the stored one.
         """
         names = tuple(_FILLS)
-        secrets = unpack(arrays, values, run=run, names=names, per_release=per_release)
+        charges = _unpacked(arrays, values, run=run, names=names, per_release=per_release)
         budget, each = budget or values["budget"], per_release or values.get("per_release")
         made = cls(run=run, budget=budget, per_release=each, measured=measured)
         made._columns = ExampleColumns.restore(_FILLS, arrays, arrays.get("keys"))
-        made._secrets = secrets
+        made._charges = charges
         made.releases = int(values["releases"])
         made.measures = int(values.get("measures", 0))
         made.measure_bits = float(values.get("measure_bits", 0.0))
         return made
 
     def _counted(self, numbers: Ints) -> tuple[Ints, Floats]:
-        """Return the places of the examples and how often each is in the batch."""
-        places, counts = np.unique(self._columns.place(numbers), return_counts=True)
-        return places, counts.astype(np.float64)
+        """Return the positions of the examples and how often each is in the batch."""
+        positions, counts = np.unique(self._columns.find_or_add(numbers), return_counts=True)
+        return positions, counts.astype(np.float64)
 
-    def _at(self, places: Ints) -> Spent:
-        """Return what is spent at these places."""
+    def _at(self, positions: Ints) -> Spent:
+        """Return what is spent at these positions."""
         columns = self._columns
-        return add_up(
-            columns["sum_kl"][places],
-            columns["secrets"][places],
-            self._secrets,
-            releases=columns["releases"][places].astype(np.int64),
+        return compose(
+            columns["sum_kl"][positions],
+            columns["secrets"][positions],
+            self._charges,
+            releases=columns["releases"][positions].astype(np.int64),
         )
 
     def _cost(self, certificate: Certificate) -> float:
@@ -261,49 +282,55 @@ class Ledger:
         each = self.per_release
         return release_cost(certificate) if each is None else planned_cost(certificate, each)
 
-    def _spent_at(self, places: Ints) -> Floats:
+    def _spent_at(self, positions: Ints) -> Floats:
         """Return what releases of gradients count for against a budget, as planned or as spent."""
         if self.per_release is None:
-            return np.asarray(self._columns["sum_kl"][places])
-        return self._columns["releases"][places].astype(np.float64) * self.per_release
+            return np.asarray(self._columns["sum_kl"][positions])
+        return self._columns["releases"][positions].astype(np.float64) * self.per_release
 
-    def _spent_after(self, places: Ints, counts: Floats, certificate: Certificate) -> Floats:
-        """Return the same after one more release, in which each place is so many times."""
+    def _spent_after(self, positions: Ints, counts: Floats, certificate: Certificate) -> Floats:
+        """Return the same after one more release, in which each example occurs so many times."""
         if self.per_release is None:
-            return self._spent_at(places) + counts * self._cost(certificate)
+            return self._spent_at(positions) + counts * self._cost(certificate)
         if self.over_plan(certificate):
-            return np.full(len(places), math.inf)
-        times = self._columns["releases"][places] + counts
+            return np.full(len(positions), math.inf)
+        times = self._columns["releases"][positions] + counts
         return np.where(times > MOST_RELEASES, math.inf, times * self.per_release)
 
     def _check(
-        self, ids: Values, places: Ints, spec: str, after: Floats, *, label: Secret | None = None
+        self,
+        ids: Values,
+        positions: Ints,
+        spec: str,
+        after: Floats,
+        *,
+        label: LabelCharge | None = None,
     ) -> None:
-        """Refuse what would be spent at these places if the budget of one does not allow it."""
+        """Refuse what would be spent at these positions if the budget of one does not allow it."""
         if self.budget is None:
             return
-        columns, secrets = self._columns, list(self._secrets)
-        if not secrets and label is None:  # the most spent has the highest bound
+        columns, charges = self._columns, list(self._charges)
+        if not charges and label is None:  # the most spent has the highest bound
             most = after.argmax(axis=0, keepdims=True)
-            after, places = after[most], places[most]
-        held = columns["secrets"][places]
+            after, positions = after[most], positions[most]
+        held = columns["secrets"][positions]
         if label is not None:
-            held = held | secret_bit(label, self._secrets)
-            secrets += [] if label in secrets else [label]
-        values = add_up(after, held, secrets).of(self.budget.kind)
+            held = held | _charge_bit(label, self._charges)
+            charges += [] if label in charges else [label]
+        values = compose(after, held, charges).limited_by(self.budget.kind)
         worst = int(values.argmax())
         if self.budget.allows(float(values[worst])):
             return
         numbers = id_numbers(ids)
-        row = int(np.flatnonzero(columns.find(numbers) == places[worst])[0])
-        own = places[worst : worst + 1]
-        before = add_up(self._spent_at(own), columns["secrets"][own], self._secrets)
+        row = int(np.flatnonzero(columns.find(numbers) == positions[worst])[0])
+        own = positions[worst : worst + 1]
+        before = compose(self._spent_at(own), columns["secrets"][own], self._charges)
         raise BudgetError(
-            refusal(
+            _refusal(
                 self.budget,
                 spec=spec,
                 example=np.asarray(ids)[row],
-                before=float(before.of(self.budget.kind)[0]),
+                before=float(before.limited_by(self.budget.kind)[0]),
                 after=float(values[worst]),
                 certified=bool(np.isfinite(after[worst])),
             )
@@ -315,3 +342,106 @@ class Ledger:
                 "a release of randomised labels has an example whose labels were not charged: call "
                 "charge_labels for it first"
             )
+
+
+def _charge_bit(charge: LabelCharge, known: list[LabelCharge]) -> np.uint8:
+    """Return the bit of a charge in the column of secrets: that of its tag, or the next free."""
+    tags = [one.tag for one in known]
+    if charge.tag not in tags and len(tags) == 8:
+        raise InputError(
+            "a ledger counts 8 label secrets, got a ninth: keep one secret per data set"
+        )
+    position = tags.index(charge.tag) if charge.tag in tags else len(tags)
+    if position == len(tags):
+        for one in known:
+            one.check_second(charge)
+    if position < len(tags) and known[position] != charge:
+        raise InputError(
+            f"{charge.spec} comes with the tag of {known[position].spec}: a tag is for one "
+            "mechanism under one secret"
+        )
+    return np.uint8(1 << position)
+
+
+def _refusal(
+    budget: Budget, *, spec: str, example: object, before: float, after: float, certified: bool
+) -> str:
+    """Return what is spent, what the release would cost and the way out, in one line."""
+    if not certified:
+        return (
+            f"budget {budget}: {spec} has no certificate that holds for this batch, so its cost "
+            "counts as infinite and nothing was released; use one that has, such as "
+            f"covariance=full, or {way_out(budget)}"
+        )
+    if budget.kind == "epsilon" and after == math.inf:
+        return (
+            f"budget {budget}: {spec} has no epsilon, so nothing was released; set the budget as "
+            f"auc= or sum_kl=, or {way_out(budget)}"
+        )
+    name = {"auc": "an AUC bound of", "sum_kl": "sumKL", "epsilon": "epsilon"}[budget.kind]
+    return (
+        f"budget {budget}: example {example} stands at {name} {before:.4g}, and this release of "
+        f"{spec} would take it to {after:.4g}; nothing was released; {way_out(budget)}"
+    )
+
+
+def _packed(
+    run: str,
+    budget: Budget | None,
+    releases: int,
+    charges: list[LabelCharge],
+    *,
+    per_release: float | None,
+) -> dict[str, Any]:
+    """Return the plain values of a ledger's state; infinity is written as None."""
+    return {
+        "format": _FORMAT,
+        "run": run,
+        "budget": None if budget is None else str(budget),
+        "per_release": per_release,
+        "releases": releases,
+        "secrets": [
+            {**vars(charge), "epsilon": None if charge.epsilon == math.inf else charge.epsilon}
+            for charge in charges
+        ],
+    }
+
+
+def _unpacked(
+    arrays: dict[str, npt.NDArray[Any]],
+    values: dict[str, Any],
+    *,
+    run: str,
+    names: tuple[str, ...],
+    per_release: float | None,
+) -> list[LabelCharge]:
+    """Check a stored state and return its label charges."""
+    without = values.get("format") == _FORMAT_WITHOUT_SECRETS and not values.get("secrets")
+    if values.get("format") != _FORMAT and not without:
+        raise InputError(
+            f"a ledger's state has format {_FORMAT}, got {values.get('format')!r}: it was written "
+            "by another version, which counts label secrets in another way; end the run with that "
+            "version, or begin a new one"
+        )
+    if values.get("run") != run:
+        raise InputError(
+            f"this ledger belongs to run {values.get('run')!r}, not to {run!r}: what was released "
+            "there says nothing of here; begin a new ledger"
+        )
+    planned = values.get("per_release")
+    if per_release is not None and planned not in (None, per_release):
+        raise InputError(
+            f"this ledger was planned with sum_kl {planned} per release, not {per_release}: go on "
+            "with the same protection, or begin a new ledger"
+        )
+    missing = set(names) - set(arrays)
+    lengths = {len(array) for array in arrays.values()}
+    if missing or len(lengths) != 1 or not (np.asarray(arrays["sum_kl"]) >= 0).all():
+        raise InputError(
+            f"a ledger's state needs {', '.join(names)} of equal length and no negative sum_kl, "
+            f"got {', '.join(f'{k}[{len(v)}]' for k, v in arrays.items()) or 'nothing'}"
+        )
+    return [
+        LabelCharge(**{**one, "epsilon": math.inf if one["epsilon"] is None else one["epsilon"]})
+        for one in values["secrets"]
+    ]

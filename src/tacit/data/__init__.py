@@ -10,15 +10,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.data.ads_file import write_ads_parquet
     from tacit.data.catalog import Checked, DataSet, check, describe, find, load, names
     from tacit.data.datasets.ads import CEILING, ads_rows, bayes_auc
     from tacit.data.directories import cache_directory, data_directory
     from tacit.data.encoding import Encoding
-    from tacit.data.party_file import forget_party, load_party
-    from tacit.data.party_sample import write_party_sample
-    from tacit.data.party_table import PartyTable
-    from tacit.data.picture_rows import PictureRows, has_pictures, load_pictures
+    from tacit.data.images import PictureRows, has_pictures, load_pictures
+    from tacit.data.party_table import PartyTable, forget_party, load_party
+    from tacit.data.samples import write_ads_parquet, write_party_sample
     from tacit.data.schema import Schema, parse_schema, read_schema, schema_path
     from tacit.data.tables import (
         Columns,
@@ -72,15 +70,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ads_file": ("write_ads_parquet",),
     "catalog": ("Checked", "DataSet", "check", "describe", "find", "load", "names"),
     "datasets.ads": ("CEILING", "ads_rows", "bayes_auc"),
     "directories": ("cache_directory", "data_directory"),
     "encoding": ("Encoding",),
-    "party_file": ("forget_party", "load_party"),
-    "party_sample": ("write_party_sample",),
-    "party_table": ("PartyTable",),
-    "picture_rows": ("PictureRows", "has_pictures", "load_pictures"),
+    "images": ("PictureRows", "has_pictures", "load_pictures"),
+    "party_table": ("PartyTable", "forget_party", "load_party"),
+    "samples": ("write_ads_parquet", "write_party_sample"),
     "schema": ("Schema", "parse_schema", "read_schema", "schema_path"),
     "tables": (
         "Columns",

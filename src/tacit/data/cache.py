@@ -24,8 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tacit.data.build import build
-from tacit.data.chunks import Chunk, Layout
+from tacit.data.build import Chunk, Layout, build
 from tacit.data.directories import cache_directory
 from tacit.data.draws import Array
 from tacit.data.tables import Columns, Image, Table

@@ -345,7 +345,7 @@ def load(
     if seed < 0:
         raise InputError(f"seed is a whole number from 0, got {seed}")
     if name.endswith(_FILES):
-        return _sampled(_call("tacit.data.columns:load_file", name, options, name), rows, seed)
+        return _sampled(_call("tacit.data.table_file:load_file", name, options, name), rows, seed)
     entry = describe(name)
     if "rows" in inspect.signature(_loader(entry.loader)).parameters:
         size = {} if rows is None else {"rows": rows}

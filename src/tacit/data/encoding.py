@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import final
 
 import numpy as np
+import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
-from tacit.data._arrow import pa
-from tacit.data.chunks import Coding, Layout, Scale
+from tacit.data.build import Coding, Layout, Scale
 from tacit.errors import InputError
 
 FORMAT = 1

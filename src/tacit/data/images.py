@@ -1,4 +1,4 @@
-"""Decode images once, keep their bytes as a memory-mapped array, and open that ever after."""
+"""Image files decoded once into memory-mapped bytes, and rows of them as pictures for people."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import final
 
 import numpy as np
 
-from tacit.data.build import npy_file
+from tacit.data.build import Layout, npy_file
 from tacit.data.cache import entry, kept, opened_table
-from tacit.data.chunks import Layout
+from tacit.data.catalog import ENTRIES, describe, load, names
 from tacit.data.draws import Array
 from tacit.data.tables import Table
 from tacit.errors import InputError
@@ -23,7 +23,7 @@ from tacit.errors import InputError
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pictures:
+class DecodedImages:
     """Images as read: ``blocks`` of bytes [b, channels, height, width], and all that is small.
 
     ``test`` marks a test part that comes with the data; rows of one of the ``groups`` stay on one
@@ -39,10 +39,10 @@ class Pictures:
     groups: Array | None = None
 
 
-def cached_pictures(
+def cached_images(
     name: str,
     sources: Sequence[Path],
-    read: Callable[[], Pictures],
+    read: Callable[[], DecodedImages],
     *,
     test_fraction: float = 0.2,
     options: object = None,
@@ -59,7 +59,7 @@ def cached_pictures(
     return kept(entry(layout, sources, ["images", options]), fill, opened_table)
 
 
-def _write(found: Pictures, name: str, test_fraction: float, folder: Path) -> None:
+def _write(found: DecodedImages, name: str, test_fraction: float, folder: Path) -> None:
     rows, pixels = len(found.labels), prod(found.shape)
     if not rows:
         raise InputError(f"{name} has no images: check that the files are the whole ones")
@@ -87,7 +87,7 @@ def _write(found: Pictures, name: str, test_fraction: float, folder: Path) -> No
     (folder / "table.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
-def _write_pixels(found: Pictures, path: Path) -> tuple[list[float], list[float]]:
+def _write_pixels(found: DecodedImages, path: Path) -> tuple[list[float], list[float]]:
     """Write the bytes block by block; return mean and spread of each channel, from 0 to 1."""
     rows, pixels = len(found.labels), prod(found.shape)
     levels = np.zeros((found.shape[0], 256))
@@ -123,3 +123,51 @@ def check_labels(labels: Array, *, path: Path, classes: int) -> None:
             f"{path}: labels must be 0 to {classes - 1} for {classes} classes, image {at} has "
             f"{int(labels[at])}: check that it is the file of this data set"
         )
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PictureRows:
+    """Pictures as bytes [N, channels, height, width], row by row as a training numbers them."""
+
+    name: str
+    pixels: Array
+    labels: Array
+    ids: Array
+    class_names: tuple[str, ...]
+
+
+def has_pictures(name: str) -> bool:
+    """Whether this is the name of a data set of images.
+
+    >>> has_pictures("mnist"), has_pictures("digits"), has_pictures("credit"), has_pictures("x")
+    (True, True, False, False)
+    """
+    return name in ENTRIES and ENTRIES[name].picture is not None
+
+
+def load_pictures(
+    name: str, *, data_dir: str | Path | None = None, rows: int | None = None, seed: int = 0
+) -> PictureRows:
+    """Return the pictures of a data set; ``rows`` and ``seed`` draw as :func:`load` does.
+
+    >>> load_pictures("digits", rows=50).pixels.shape
+    (50, 1, 8, 8)
+    """
+    shape = describe(name).picture
+    if shape is None:
+        some = ", ".join(filter(has_pictures, names()))
+        raise InputError(f"{name} is no data set of images: take one of {some}")
+    table = load(name, data_dir=data_dir, rows=rows, seed=seed)
+    values = np.asarray(table.numeric)
+    if table.image is not None:
+        shape = table.image.shape
+    else:  # numbers from 0 to 1 instead of bytes
+        values = np.rint(255.0 * values).astype(np.uint8)
+    return PictureRows(
+        name=name,
+        pixels=values.reshape(len(table), *shape),
+        labels=np.asarray(table.labels),
+        ids=np.asarray(table.ids),
+        class_names=describe(name).class_names,
+    )

@@ -28,9 +28,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import final, get_args
 
-from tacit.data.chunks import Layout, Scale
+from tacit.data.build import Layout, Scale
+from tacit.data.readers import TIME_UNITS
 from tacit.data.tables import Columns
-from tacit.data.values import TIME_UNITS
 from tacit.errors import InputError
 from tacit.spec import nearest
 

@@ -98,7 +98,7 @@ class LabelGuard:
                 tag=self._tag(plan),
                 secret=self.secret_tag,
             )
-        places = self._record.place(examples.numbers)
+        places = self._record.find_or_add(examples.numbers)
         self._plan = plan
         self._record["sealed"][places] = sealed
         self._record["hard"][places] = self.mechanism.hard(values).numpy().astype(np.uint16)

@@ -1,7 +1,7 @@
 """Measures: scores, samples and probabilities judged against the truth.
 
 Pure functions of arrays; a thin stateful class (``LeakMeter``) where batches arrive one by one.
-Tensors, arrays and lists are all welcome, and nothing here loads torch.
+They take tensors, arrays and lists, and nothing here loads torch.
 """
 
 from __future__ import annotations

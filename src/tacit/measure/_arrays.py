@@ -1,8 +1,8 @@
-"""From whatever the caller holds to checked numpy arrays, in one place.
+"""Arguments of measures as checked numpy arrays.
 
-Tensors of any float type and any device, numpy arrays and plain sequences are welcome. A tensor is
-recognised by its ``detach`` method, so nothing here loads torch. All complaints are ``InputError``
-(content) or ``ParameterError`` (options).
+Taken are tensors of any float type and any device, numpy arrays and plain sequences. A tensor is
+recognised by its ``detach`` method, so nothing here loads torch. What is wrong raises
+``InputError`` (content) or ``ParameterError`` (options).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROW_SUM_TOLERANCE = 5e-3  # probabilities that were rounded to bfloat16 miss 1 
 
 
 def as_numpy(values: Values, *, name: str) -> npt.NDArray[Any]:
-    """Return ``values`` as a numpy array of numbers or booleans, wherever they live."""
+    """Return ``values`` as a numpy array of numbers or booleans, from any device."""
     if type(values) is np.ndarray:
         array = values
     elif hasattr(values, "detach"):

@@ -7,12 +7,12 @@ released gradients of the two classes.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tacit.errors import InputError, ParameterError
+from tacit.measure._arrays import as_floats
 
 _Array = npt.NDArray[np.float64]
 _EPS = float(np.finfo(np.float64).eps)
@@ -228,14 +228,4 @@ def _dense(cov: _Array) -> _Array:
 
 
 def _floats(values: npt.ArrayLike, *, name: str) -> _Array:
-    """Return finite float64 numbers; a tensor is known by its ``detach``, so torch stays out."""
-    source: Any = values
-    if hasattr(source, "detach"):
-        source = source.detach().cpu().double().numpy()
-    try:
-        array = np.asarray(source, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be real numbers, got {values!r:.60}; pass numbers") from None
-    if not np.isfinite(array).all():
-        raise InputError(f"{name} must be finite, got NaN or infinity; fix what made it")
-    return array
+    return as_floats(values, name=name).astype(np.float64)

@@ -20,7 +20,7 @@ from tacit.measure._arrays import (
     open_fraction,
     positive_count,
 )
-from tacit.measure._ranks import Ranked, rank
+from tacit.measure._rank_statistics import ClassScores, both_class_scores
 
 _CHUNK = 1 << 20  # resampled entries held at once, some 50 MB; never less than one resample
 
@@ -33,19 +33,19 @@ class Interval(NamedTuple):
     high: float
 
 
-def resampled_wins(ranked: Ranked, *, rng: np.random.Generator, resamples: int) -> Floats:
-    """Return the wins in each of ``resamples`` draws with replacement within each class.
+def bootstrap_u(by_class: ClassScores, *, rng: np.random.Generator, resamples: int) -> Floats:
+    """Return the U statistic of ``resamples`` draws with replacement within each class.
 
     Where a positive stands among the negatives never changes, only how often each is drawn: every
     resample costs two counts and one running sum.
     """
-    below = ranked.negatives.searchsorted(ranked.positives, "left")
-    up_to = ranked.negatives.searchsorted(ranked.positives, "right")
+    below = by_class.negatives.searchsorted(by_class.positives, "left")
+    up_to = by_class.negatives.searchsorted(by_class.positives, "right")
     parts = []
-    for rows in chunks(resamples, ranked.positives.size + ranked.negatives.size):
-        drawn = draws(rng, rows, ranked.positives.size)
-        running = np.zeros((rows, ranked.negatives.size + 1))
-        draws(rng, rows, ranked.negatives.size).cumsum(axis=1, out=running[:, 1:])
+    for rows in chunks(resamples, by_class.positives.size + by_class.negatives.size):
+        drawn = draws(rng, rows, by_class.positives.size)
+        running = np.zeros((rows, by_class.negatives.size + 1))
+        draws(rng, rows, by_class.negatives.size).cumsum(axis=1, out=running[:, 1:])
         parts.append((drawn * (running[:, below] + running[:, up_to])).sum(axis=1) / 2)
     return np.concatenate(parts)
 
@@ -103,10 +103,10 @@ def bootstrap_auc(
     >>> round(low, 1), round(high, 1)
     (0.8, 0.9)
     """
-    ranked = rank(scores, labels)
+    by_class = both_class_scores(scores, labels)
     count = positive_count(resamples, name="resamples")
-    drawn = resampled_wins(ranked, rng=as_generator(rng), resamples=count) / ranked.pairs
-    smaller = min(ranked.positives.size, ranked.negatives.size)
+    drawn = bootstrap_u(by_class, rng=as_generator(rng), resamples=count) / by_class.pairs
+    smaller = min(by_class.positives.size, by_class.negatives.size)
     return percentiles(drawn, level=level, size=smaller, freedom=smaller - 1)
 
 

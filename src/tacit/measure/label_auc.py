@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tacit.errors import ParameterError
 from tacit.measure._arrays import Values, float_vector, positive_count
-from tacit.measure._ranks import Ranked, rank, wins
+from tacit.measure._rank_statistics import ClassScores, both_class_scores, mann_whitney_u
 
 _Floats = npt.NDArray[np.float64]
 _NORMAL = NormalDist()
@@ -91,11 +91,11 @@ def bayes_combined_auc(
     gaps = odds[:, None] - odds
     weights = positive[:, None] * positive[::-1]
     if baseline_auc is not None:
-        return float((weights * _binormal_wins(_baseline(baseline_auc), gaps)).sum())
+        return float((weights * _binormal_auc(_baseline(baseline_auc), gaps)).sum())
     logits = _logits(scores)  # type: ignore[arg-type]
-    ranked = rank(logits, labels)  # type: ignore[arg-type]
+    by_class = both_class_scores(logits, labels)  # type: ignore[arg-type]
     return sum(
-        float(weights[gaps == gap].sum()) * _shifted_wins(ranked, float(gap))
+        float(weights[gaps == gap].sum()) * _shifted_auc(by_class, float(gap))
         for gap in np.unique(gaps)
     )
 
@@ -161,7 +161,7 @@ def label_sum_kl(
     return 2 * (epsilon or 0.0) * (keep - other)
 
 
-def _binormal_wins(d: float, gaps: _Floats) -> _Floats:
+def _binormal_auc(d: float, gaps: _Floats) -> _Floats:
     """Return ``P(L1 - L0 + gap > 0)``, ties half, for log-odds of a binormal score."""
     if d == math.inf:
         return np.ones_like(gaps)
@@ -170,8 +170,10 @@ def _binormal_wins(d: float, gaps: _Floats) -> _Floats:
     return np.asarray(np.vectorize(_NORMAL.cdf)((d * d + gaps) / (math.sqrt(2) * d)))
 
 
-def _shifted_wins(ranked: Ranked, gap: float) -> float:
-    return wins(Ranked(ranked.positives + gap, ranked.negatives)) / ranked.pairs
+def _shifted_auc(by_class: ClassScores, gap: float) -> float:
+    return (
+        mann_whitney_u(ClassScores(by_class.positives + gap, by_class.negatives)) / by_class.pairs
+    )
 
 
 def _logits(scores: Values) -> _Floats:

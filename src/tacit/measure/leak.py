@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tacit.measure._arrays import Ints, Values, as_numpy, class_labels, float_vector, fraction
-from tacit.measure._ranks import Ranked, rank, wins
+from tacit.measure._rank_statistics import ClassScores, both_class_scores, mann_whitney_u
 
 
 def auc(scores: Values, labels: Values) -> float:
@@ -20,8 +20,8 @@ def auc(scores: Values, labels: Values) -> float:
     >>> auc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     0.75
     """
-    ranked = rank(scores, labels)
-    return wins(ranked) / ranked.pairs
+    by_class = both_class_scores(scores, labels)
+    return mann_whitney_u(by_class) / by_class.pairs
 
 
 def leak_auc(scores: Values, labels: Values) -> float:
@@ -79,9 +79,11 @@ def detection_error(scores: Values, labels: Values, p: float = 0.5) -> float:
     0.25
     """
     weight = fraction(p, name="p")
-    ranked = rank(scores, labels)
-    missed, alarms = _mistakes(ranked)
-    error = weight * missed / ranked.positives.size + (1 - weight) * alarms / ranked.negatives.size
+    by_class = both_class_scores(scores, labels)
+    missed, alarms = _mistakes(by_class)
+    error = (
+        weight * missed / by_class.positives.size + (1 - weight) * alarms / by_class.negatives.size
+    )
     # "score < t" is wrong exactly where "score >= t" is right, in each class: 1 - error.
     return float(min(error.min(), 1 - error.max()))
 
@@ -97,9 +99,9 @@ def best_threshold_accuracy(scores: Values, labels: Values) -> float:
     >>> best_threshold_accuracy([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     0.75
     """
-    ranked = rank(scores, labels)
-    missed, alarms = _mistakes(ranked)
-    return float(1 - (missed + alarms).min() / (ranked.positives.size + ranked.negatives.size))
+    by_class = both_class_scores(scores, labels)
+    missed, alarms = _mistakes(by_class)
+    return float(1 - (missed + alarms).min() / (by_class.positives.size + by_class.negatives.size))
 
 
 def top_fraction(scores: Values, p: float) -> Ints:
@@ -121,9 +123,9 @@ def top_fraction(scores: Values, p: float) -> Ints:
     return labels
 
 
-def _mistakes(ranked: Ranked) -> tuple[Ints, Ints]:
+def _mistakes(by_class: ClassScores) -> tuple[Ints, Ints]:
     """Count missed positives and false alarms of ``score >= t`` for every t, "never" at the end."""
-    cuts = np.concatenate(ranked)
-    missed = np.append(ranked.positives.searchsorted(cuts), ranked.positives.size)
-    passed = np.append(ranked.negatives.searchsorted(cuts), ranked.negatives.size)
-    return missed, ranked.negatives.size - passed
+    cuts = np.concatenate(by_class)
+    missed = np.append(by_class.positives.searchsorted(cuts), by_class.positives.size)
+    passed = np.append(by_class.negatives.searchsorted(cuts), by_class.negatives.size)
+    return missed, by_class.negatives.size - passed

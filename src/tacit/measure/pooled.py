@@ -12,8 +12,14 @@ import numpy as np
 
 from tacit.errors import InputError
 from tacit.measure._arrays import Floats, Values, as_generator, class_labels, positive_count
-from tacit.measure._ranks import Ranked, null_variance, split, tie_sum, wins
-from tacit.measure.intervals import Interval, chunks, draws, null_width, percentiles, resampled_wins
+from tacit.measure._rank_statistics import (
+    ClassScores,
+    class_scores,
+    mann_whitney_u,
+    null_variance,
+    tie_sum,
+)
+from tacit.measure.intervals import Interval, bootstrap_u, chunks, draws, null_width, percentiles
 from tacit.measure.leak import quantile_over_steps
 
 _ENOUGH = 10  # from this many batches on, whole batches are drawn anew
@@ -25,7 +31,8 @@ class PooledLeak:
     """What the batches of a run leak together.
 
     Attributes:
-        leak_auc: the share of won pairs among all pairs inside one batch, direction fixed once.
+        leak_auc: the share of pairs (positive, negative) of one batch in which the positive scores
+            higher, over all batches; the direction is fixed once.
         low: lower end of its bootstrap interval, not below 0.5.
         high: upper end of its bootstrap interval.
         null_low: 0.5, the least a leak AUC can be.
@@ -66,11 +73,11 @@ class LeakMeter:
     0.75
     """
 
-    __slots__ = ("_numbers", "_ranked", "_skipped")
+    __slots__ = ("_by_class", "_numbers", "_skipped")
 
     def __init__(self) -> None:
         self._numbers = array("d")
-        self._ranked: list[Ranked] = []
+        self._by_class: list[ClassScores] = []
         self._skipped = 0
 
     @property
@@ -80,16 +87,16 @@ class LeakMeter:
 
     def add(self, scores: Values, labels: Values) -> None:
         """Add one batch; a batch of one class has no pairs and is only counted."""
-        ranked = split(scores, labels)
-        if not ranked.pairs:
+        by_class = class_scores(scores, labels)
+        if not by_class.pairs:
             self._skipped += 1
             return
-        n1, n0 = ranked.positives.size, ranked.negatives.size
-        self._numbers.extend((n1, n0, wins(ranked), tie_sum(ranked)))
+        n1, n0 = by_class.positives.size, by_class.negatives.size
+        self._numbers.extend((n1, n0, mann_whitney_u(by_class), tie_sum(by_class)))
         if len(self._numbers) < 4 * _ENOUGH:
-            self._ranked.append(ranked)
+            self._by_class.append(by_class)
         else:
-            self._ranked.clear()
+            self._by_class.clear()
 
     def compute(
         self, *, rng: np.random.Generator, resamples: int = 200, level: float = 0.95
@@ -103,8 +110,8 @@ class LeakMeter:
                 f"class; add larger batches"
             )
         table = np.array(self._numbers).reshape(-1, 4)
-        if self._ranked:
-            drawn = sum(resampled_wins(r, rng=rng, resamples=resamples) for r in self._ranked)
+        if self._by_class:
+            drawn = sum(bootstrap_u(r, rng=rng, resamples=resamples) for r in self._by_class)
             # Each batch estimates its own spread, so each costs one degree of freedom.
             size = int(table[:, :2].sum(axis=0).min())
             drawn, freedom = drawn / _pairs(table).sum(), size - len(table)
@@ -124,7 +131,7 @@ def pooled_leak(
 ) -> PooledLeak:
     """Return what many batches of ``(scores, labels)`` leak together.
 
-    ``sum over batches of won pairs / sum of pairs``, then ``max(a, 1 - a)`` once. Only pairs inside
+    ``sum over batches of U / sum of pairs``, then ``max(a, 1 - a)`` once. Only pairs inside
     one batch are compared, so scores of different steps need no common scale. The interval draws
     whole batches anew from ten batches on, examples within their batch and class below that.
 
@@ -153,12 +160,12 @@ def pooled_leak(
 
 def _record(table: Floats, interval: Interval, *, level: float, skipped: int) -> PooledLeak:
     """Turn the numbers of all batches and the interval of the signed AUC into the record."""
-    positives, negatives, won, ties = table.T
+    positives, negatives, u, ties = table.T
     pairs = _pairs(table)
     variance = null_variance(positives, negatives, ties)
-    signed = won.sum() / pairs.sum()
+    signed = u.sum() / pairs.sum()
     low, high = _sign_free(interval, flipped=bool(signed < 0.5))
-    each = np.maximum(won, pairs - won) / pairs
+    each = np.maximum(u, pairs - u) / pairs
     noise = 0.5 + np.sqrt(variance) / pairs * math.sqrt(2 / math.pi)
     reach = null_width(float(np.sqrt(variance.sum()) / pairs.sum()), level=level)
     return PooledLeak(
@@ -188,10 +195,10 @@ def _pairs(table: Floats) -> Floats:
 
 def _resampled_batches(table: Floats, *, rng: np.random.Generator, resamples: int) -> Floats:
     """Return the stratified AUC of ``resamples`` draws of whole batches."""
-    won_and_pairs = np.stack([table[:, 2], _pairs(table)], axis=1)
-    parts = [draws(rng, rows, len(table)) @ won_and_pairs for rows in chunks(resamples, len(table))]
-    won, pairs = np.concatenate(parts).T
-    share: Floats = won / pairs
+    u_and_pairs = np.stack([table[:, 2], _pairs(table)], axis=1)
+    parts = [draws(rng, rows, len(table)) @ u_and_pairs for rows in chunks(resamples, len(table))]
+    u, pairs = np.concatenate(parts).T
+    share: Floats = u / pairs
     return share
 
 

@@ -1,6 +1,6 @@
 """The total variation distance of two samples, from sets chosen without the rows they judge.
 
-Plugging samples into the definition flatters the distance: with m bins, two samples of n from one
+Plugging samples into the definition overstates the distance: with m bins, two samples of n from one
 distribution are about ``sqrt(m / (pi n))`` apart (0.1 at n = 500, m = 16). Nearest neighbours fare
 worse in many dimensions. So every set here is chosen on some folds of the rows and judged on
 another: chance agreement then cancels, and what is left is a lower bound on average.
@@ -18,6 +18,7 @@ from scipy.linalg import solve_triangular
 from tacit.errors import InputError
 from tacit.measure._arrays import Bools, Floats, Ints, Values, row_matrix
 
+_FOLDS = 10
 _FIT_FOLDS = 8
 _FIT_FOLDS_WIDE = 4  # with more coordinates than _WIDE one fit takes long
 _WIDE = 512
@@ -134,9 +135,6 @@ def _best_threshold(scores: Floats, is_a: Bools) -> float:
     return float(padded[cut] + padded[cut + 1]) / 2
 
 
-_FOLDS = 10
-
-
 def tvd(a: Values, b: Values) -> float:
     """Return an estimate of the total variation distance of the distributions of two samples.
 
@@ -151,9 +149,9 @@ def tvd(a: Values, b: Values) -> float:
 
     Guarantee:
         On average not above the true distance (before cutting at 0, which lifts the value for
-        samples that hardly differ by about ``0.2 * sqrt(1 / na + 1 / nb)``): rows that judge a set
-        had no say in it, so overfitting cannot raise the value. For rows of more than one number
-        it can stay far below: differences beyond the second moments go unseen.
+        samples that hardly differ by about ``0.2 * sqrt(1 / na + 1 / nb)``): a set is judged on
+        rows that it was not chosen on, so overfitting cannot raise the value. For rows of more than
+        one number it can stay far below: differences beyond the second moments are not found.
 
     References:
         Han and Guan, "GAN-based Federated Learning for Label Protection in Binary Classification"
@@ -170,15 +168,15 @@ def tvd(a: Values, b: Values) -> float:
             f"rows of a and b must have equal length, got {rows_a.shape[1]} and "
             f"{rows_b.shape[1]}; compare samples of the same quantity"
         )
-    line = rows_a.shape[1] == 1
-    _require_rows(rows_a, rows_b, least=2 if line else 3)
+    scalar = rows_a.shape[1] == 1
+    _require_rows(rows_a, rows_b, least=2 if scalar else 3)
     is_a = np.arange(len(rows_a) + len(rows_b)) < len(rows_a)
     rows = np.concatenate([rows_a, rows_b])
-    signs = _signs_on_a_line(rows[:, 0], is_a) if line else _signs_in_space(rows, is_a)
+    signs = _signs_by_bins(rows[:, 0], is_a) if scalar else _signs_by_discriminant(rows, is_a)
     return max(0.0, float(signs[is_a].mean() - signs[~is_a].mean()) / 2)
 
 
-def _signs_in_space(rows: Floats, is_a: Bools) -> Ints:
+def _signs_by_discriminant(rows: Floats, is_a: Bools) -> Ints:
     """Return +1 where held-out rows look like ``a``, -1 like ``b``."""
     points = principal_coordinates(rows)
     if not points.shape[1]:
@@ -186,7 +184,7 @@ def _signs_in_space(rows: Floats, is_a: Bools) -> Ints:
     return held_out_signs(points, is_a)
 
 
-def _signs_on_a_line(values: Floats, is_a: Bools) -> Ints:
+def _signs_by_bins(values: Floats, is_a: Bools) -> Ints:
     """Return for each row which sample prevails in its bin, judged by the other folds."""
     smaller = min(int(is_a.sum()), int((~is_a).sum()))
     bins = 2 * math.ceil(smaller ** (1 / 3))

@@ -28,7 +28,7 @@ from typing import final
 
 import numpy as np
 
-from tacit.data.chunks import Scaler
+from tacit.data.build import Scaler
 from tacit.data.draws import Array, normals, uniforms
 from tacit.data.tables import Table
 from tacit.errors import InputError

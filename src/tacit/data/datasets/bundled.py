@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tacit.data.chunks import Scale, Scaler
+from tacit.data.build import Scale, Scaler
 from tacit.data.draws import Array, uniforms
 from tacit.data.tables import Table
 from tacit.errors import InputError

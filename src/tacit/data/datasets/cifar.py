@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tacit.data.draws import Array
-from tacit.data.images import Pictures, cached_pictures, check_labels, read_bytes
+from tacit.data.images import DecodedImages, cached_images, check_labels, read_bytes
 from tacit.data.tables import Table
 from tacit.errors import InputError
 
@@ -34,12 +34,12 @@ def _load(name: str, files: Sequence[Path], *, classes: int, place: int, head: i
     paths = _once(files)
     _check_parts(name, paths)
 
-    def read() -> Pictures:
+    def read() -> DecodedImages:
         parts = [_records(path, head) for path in paths]
         for path, records in zip(paths, parts, strict=True):
             check_labels(records[:, place], path=path, classes=classes)
         sizes = [len(records) for records in parts]
-        return Pictures(
+        return DecodedImages(
             shape=_SHAPE,
             classes=classes,
             labels=np.concatenate([records[:, place] for records in parts]),
@@ -47,7 +47,7 @@ def _load(name: str, files: Sequence[Path], *, classes: int, place: int, head: i
             test=np.repeat([_tests(path) for path in paths], sizes),
         )
 
-    return cached_pictures(name, paths, read, options=classes)
+    return cached_images(name, paths, read, options=classes)
 
 
 def _once(files: Sequence[Path]) -> list[Path]:

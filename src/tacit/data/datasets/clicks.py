@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 
-from tacit.data._arrow import Arrow, pc
+from tacit.data.build import Chunk, Layout
 from tacit.data.cache import cached
-from tacit.data.chunks import Chunk, Layout
 from tacit.data.draws import Array
+from tacit.data.readers import Arrow, Refuse, TextFile, categories, ids, labels, numbers, seconds
 from tacit.data.tables import Table
-from tacit.data.text import TextFile
-from tacit.data.values import Refuse, categories, ids, labels, numbers, seconds
 
 _CRITEO = ("label", *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27)))
 _CONVERSION = (

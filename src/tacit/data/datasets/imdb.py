@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tacit.data.build import Chunk, Layout
 from tacit.data.cache import cached
-from tacit.data.chunks import Chunk, Layout
 from tacit.data.draws import Array
 from tacit.data.tables import Table
 from tacit.errors import InputError

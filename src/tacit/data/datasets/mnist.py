@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tacit.data.draws import Array
-from tacit.data.images import Pictures, cached_pictures, check_labels, read_bytes
+from tacit.data.images import DecodedImages, cached_images, check_labels, read_bytes
 from tacit.data.tables import Table
 from tacit.errors import InputError
 
@@ -36,9 +36,9 @@ def fashion_mnist(files: Sequence[Path]) -> Table:
 def _load(name: str, files: Sequence[Path]) -> Table:
     paths = _parts(name, files)
 
-    def read() -> Pictures:
+    def read() -> DecodedImages:
         pairs = [_pair(paths[at], paths[at + 1]) for at in (0, 2)]
-        return Pictures(
+        return DecodedImages(
             shape=(1, _SIDE, _SIDE),
             classes=10,
             labels=np.concatenate([labels for _, labels in pairs]),
@@ -46,7 +46,7 @@ def _load(name: str, files: Sequence[Path]) -> Table:
             test=np.repeat([False, True], [len(labels) for _, labels in pairs]),
         )
 
-    return cached_pictures(name, paths, read)
+    return cached_images(name, paths, read)
 
 
 def _parts(name: str, files: Sequence[Path]) -> list[Path]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tacit.data.draws import Array, permutation
-from tacit.data.images import Pictures, cached_pictures
+from tacit.data.images import DecodedImages, cached_images
 from tacit.data.tables import Table
 from tacit.errors import InputError
 
@@ -35,7 +35,7 @@ def isic(files: Sequence[Path]) -> Table:
     """
     (path,) = files
     folder = _folder(path)
-    return cached_pictures("isic", [path, folder], lambda: _isic(path, folder))
+    return cached_images("isic", [path, folder], lambda: _isic(path, folder))
 
 
 def ham10000(files: Sequence[Path]) -> Table:
@@ -44,7 +44,7 @@ def ham10000(files: Sequence[Path]) -> Table:
     Several images can show one lesion: a split keeps them on one side.
     """
     (path,) = files
-    return cached_pictures("ham10000", files, lambda: _ham10000(path))
+    return cached_images("ham10000", files, lambda: _ham10000(path))
 
 
 def _folder(path: Path) -> Path:
@@ -56,14 +56,14 @@ def _folder(path: Path) -> Path:
     )
 
 
-def _isic(path: Path, folder: Path) -> Pictures:
+def _isic(path: Path, folder: Path) -> DecodedImages:
     names, labels = _targets(path)
     chosen = np.concatenate(
         [np.flatnonzero(labels == 1), _negatives(labels, _NEGATIVES * int(labels.sum()))]
     )
     chosen.sort()
     names = names[chosen]
-    return Pictures(
+    return DecodedImages(
         shape=_SHAPE,
         classes=2,
         labels=labels[chosen],
@@ -133,7 +133,7 @@ def _decode(opened: Callable[..., Any], path: Path) -> Array:
     return np.asarray(small, dtype=np.uint8).transpose(2, 0, 1)
 
 
-def _ham10000(path: Path) -> Pictures:
+def _ham10000(path: Path) -> DecodedImages:
     """Read an ``.npz`` whose ``image`` is [N, height, width, 3] bytes."""
     names = ("image", "melanoma", "image_id", "lesion_id")
     try:
@@ -154,7 +154,7 @@ def _ham10000(path: Path) -> Pictures:
             f"{path}: melanoma must be 0 or 1, and all arrays of one length, got {len(images)} "
             f"images, {len(labels)} labels, {len(ids)} image ids and {len(lesions)} lesion ids"
         )
-    return Pictures(
+    return DecodedImages(
         shape=_SHAPE,
         classes=2,
         labels=labels.astype(np.int64),

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
-from tacit.data._arrow import Arrow, pa, parquet
+from tacit.data.build import Chunk
 from tacit.data.cache import cached
-from tacit.data.chunks import Chunk
+from tacit.data.readers import Arrow, Refuse, TextFile, categories, ids, labels, numbers, seconds
 from tacit.data.schema import Schema, parse_schema, read_schema, schema_path
 from tacit.data.tables import Table
-from tacit.data.text import TextFile
-from tacit.data.values import Refuse, categories, ids, labels, numbers, seconds
 from tacit.errors import InputError
 
 _ROWS = 1 << 16

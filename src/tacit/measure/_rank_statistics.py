@@ -1,6 +1,6 @@
-"""What the AUC, its null and its bootstrap share: the two sorted classes and their wins.
+"""The Mann-Whitney statistic U, on which the AUC, its null and its bootstrap rest.
 
-A win is a pair (positive, negative) in which the positive scores higher; a tie is half a win.
+U counts the pairs (positive, negative) in which the positive scores higher; a tie is half a pair.
 Each class is sorted on its own (numpy sorts plain arrays with vector instructions, an argsort of
 both together would be several times slower) and one is looked up in the other.
 """
@@ -16,7 +16,7 @@ from tacit.measure._arrays import Floats, Values, binary_labels, float_vector, r
 
 
 @final
-class Ranked(NamedTuple):
+class ClassScores(NamedTuple):
     """The scores of the two classes, each in ascending order."""
 
     positives: Floats
@@ -28,41 +28,41 @@ class Ranked(NamedTuple):
         return self.positives.size * self.negatives.size
 
 
-def split(scores: Values, labels: Values) -> Ranked:
+def class_scores(scores: Values, labels: Values) -> ClassScores:
     """Check scores and labels and sort each class; a class may be empty."""
     values = float_vector(scores, name="scores")
     mask = binary_labels(labels)
     require_same_length(values, mask, names="scores and labels")
-    ranked = Ranked(values[mask], values[~mask])
-    ranked.positives.sort()
-    ranked.negatives.sort()
-    return ranked
+    by_class = ClassScores(values[mask], values[~mask])
+    by_class.positives.sort()
+    by_class.negatives.sort()
+    return by_class
 
 
-def rank(scores: Values, labels: Values) -> Ranked:
+def both_class_scores(scores: Values, labels: Values) -> ClassScores:
     """Check scores and labels and sort each class; one class alone is refused."""
-    ranked = split(scores, labels)
-    if not ranked.pairs:
+    by_class = class_scores(scores, labels)
+    if not by_class.pairs:
         raise InputError(
-            f"labels must hold both classes, got only {int(ranked.positives.size > 0)}; "
+            f"labels must hold both classes, got only {int(by_class.positives.size > 0)}; "
             f"leave such a batch out or pool batches with pooled_leak"
         )
-    return ranked
+    return by_class
 
 
-def wins(ranked: Ranked) -> float:
-    """Return the Mann-Whitney statistic: the wins of the positives, ties counting half."""
-    few, many = sorted(ranked, key=len)
+def mann_whitney_u(by_class: ClassScores) -> float:
+    """Return U: pairs in which the positive scores higher, ties counting half; AUC = U / pairs."""
+    few, many = sorted(by_class, key=len)
     below = many.searchsorted(few)
     doubled = 2 * int(below.sum())
     if (many.take(below, mode="clip") == few).any():  # the second search only where it is needed
         doubled += int((many.searchsorted(few, "right") - below).sum())
-    return doubled / 2 if few is ranked.positives else ranked.pairs - doubled / 2
+    return doubled / 2 if few is by_class.positives else by_class.pairs - doubled / 2
 
 
-def tie_sum(ranked: Ranked) -> float:
+def tie_sum(by_class: ClassScores) -> float:
     """Return the sum of ``t^3 - t`` over the groups of equal scores, t their size."""
-    merged = np.sort(np.concatenate(ranked))
+    merged = np.sort(np.concatenate(by_class))
     starts = np.flatnonzero(merged[1:] != merged[:-1]) + 1
     if starts.size == merged.size - 1:
         return 0.0
@@ -71,7 +71,7 @@ def tie_sum(ranked: Ranked) -> float:
 
 
 def null_variance(positives: Floats, negatives: Floats, ties: Floats) -> Floats:
-    """Return the variance of the wins when labels are dealt to the scores at random.
+    """Return the variance of U when labels are dealt to the scores at random.
 
     ``n1 n0 / 12 * (n + 1 - ties / (n (n - 1)))`` with ``n = n1 + n0``; exact for any scores.
     """

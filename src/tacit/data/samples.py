@@ -1,19 +1,75 @@
-"""Two files as two companies would hold them, made from a seed: to try a run of two parties."""
+"""The generated conversion table as files: one Parquet file, or one CSV file per party."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
 
-from tacit.data._arrow import Arrow, csv, pa
-from tacit.data.ads_file import words
-from tacit.data.datasets.ads import CATEGORICAL, NUMERIC, ads_rows
+from tacit.data.datasets.ads import CATEGORICAL, DAYS, NUMERIC, AdsRows, ads_rows
 from tacit.data.draws import Array, permutation
+from tacit.data.readers import Arrow
 from tacit.data.schema import schema_path
 from tacit.errors import InputError
 
 _OWN = ("basket_value", "segment")
+"""Features of the label party's own in the sample of two parties."""
+
+
+def write_ads_parquet(path: str | Path, rows: int, seed: int = 0, *, positive: float = 0.1) -> Path:
+    """Write generated rows with their schema beside them, and return the path.
+
+    Numbers are raw, categories are text such as ``device_0``. Loading the file gives the rows of
+    ``load("ads")``; codes skip values that never occur.
+    """
+    path = Path(path)
+    at = 0
+    blocks = ads_rows(rows, seed=seed, positive=positive)
+    with parquet.ParquetWriter(path, _arrow_schema(), compression="zstd") as writer:
+        for block in blocks:
+            numbers = np.arange(at, at + len(block.labels), dtype=np.int64)
+            writer.write_batch(_batch(block, numbers, rows))
+            at += len(block.labels)
+    schema_path(path).write_text(_ads_schema(), encoding="utf-8")
+    return path
+
+
+def category_values(name: str, size: int) -> list[str]:
+    """Return the values of a category as text, in the order of their codes.
+
+    >>> category_values("device", 3)
+    ['device_0', 'device_1', 'device_2']
+    """
+    width = len(str(size - 1))
+    return [f"{name}_{k:0{width}}" for k in range(size)]
+
+
+def _arrow_schema() -> Arrow:
+    text = pa.dictionary(pa.int32(), pa.string())
+    kinds = {"id": pa.int64(), "day": pa.int64(), "converted": pa.int8()}
+    kinds |= dict.fromkeys(NUMERIC, pa.float64()) | dict.fromkeys(CATEGORICAL, text)
+    return pa.schema(list(kinds.items()))
+
+
+def _batch(block: AdsRows, numbers: Array, rows: int) -> Arrow:
+    columns = [numbers, numbers * DAYS // rows, block.labels.astype(np.int8), *block.numeric.T]
+    arrays = [pa.array(np.ascontiguousarray(column)) for column in columns]
+    for (name, size), codes in zip(CATEGORICAL.items(), block.categorical.T, strict=True):
+        known = pa.array(category_values(name, size))
+        arrays.append(pa.DictionaryArray.from_arrays(np.ascontiguousarray(codes), known))
+    return pa.record_batch(arrays, schema=_arrow_schema())
+
+
+def _ads_schema() -> str:
+    def listed(names: tuple[str, ...]) -> str:
+        return ", ".join(f'"{name}"' for name in names)
+
+    return (
+        'label = "converted"\nid = "id"\ntime = "day"\ntime_unit = "days"\n'
+        f"numeric = [{listed(NUMERIC)}]\ncategorical = [{listed(tuple(CATEGORICAL))}]\n"
+    )
 
 
 def write_party_sample(
@@ -44,7 +100,7 @@ def write_party_sample(
         mixed = part[permutation(len(part), "party sample", seed, path.name)]
         table = pa.table({name: columns[name].take(pa.array(mixed)) for name in names})
         csv.write_csv(table, path, csv.WriteOptions(quoting_style="none"))
-        schema_path(path).write_text(_MEANING[path.name], encoding="utf-8")
+        schema_path(path).write_text(_PARTY_SCHEMAS[path.name], encoding="utf-8")
     return paths
 
 
@@ -57,7 +113,7 @@ def _columns(rows: int, seed: int) -> dict[str, Arrow]:
     columns = {"id": _ids(rows, seed), "converted": pa.array(np.where(labels == 1, "yes", "no"))}
     columns |= {n: pa.array(np.round(v, 4)) for n, v in zip(NUMERIC, numeric.T, strict=True)}
     for (name, size), column in zip(CATEGORICAL.items(), codes.T, strict=True):
-        columns[name] = pa.array(words(name, size)).take(pa.array(column))
+        columns[name] = pa.array(category_values(name, size)).take(pa.array(column))
     return columns
 
 
@@ -70,7 +126,7 @@ def _listed(names: list[str]) -> str:
     return "".join(f'    "{name}",\n' for name in names)
 
 
-_MEANING = {
+_PARTY_SCHEMAS = {
     "features.csv": f"""\
 # What the columns of features.csv mean. This is a feature party's file: it has no label.
 id = "id"                # rows of the two files with the same id are the same example
