@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tacit.accounting.ledger import SavedState
-from tacit.attack import Attack, StreamingAttack
+from tacit.attack import ATTACKS, Attack, StreamingAttack
 from tacit.attack import get as get_attack
 from tacit.attack.base import PreparedView
 from tacit.attack.memory import IdIndex, grown, ids_of
@@ -158,9 +158,6 @@ class MemoryMonitor:
             self._labels = np.append(self._labels, np.full(more, -1, dtype=self._labels.dtype))
 
 
-_OF_A_CLASS = frozenset({"positive", "hints", "centres"})
-
-
 @final
 class LeakMonitor:
     """Attacks the releases it is shown, pools the scores and reports per attack.
@@ -175,6 +172,7 @@ class LeakMonitor:
 
     Args:
         attacks: spec strings; each gets the side information it declares, fresh in every batch.
+            By default every registered attack that declares itself ``live``.
         every: look at every n-th release only; attacks that add up look at all of them.
         classes: how many there are. Of more than two, each is judged against the rest and the mean
             is reported; side information is then about the class in question.
@@ -189,13 +187,15 @@ class LeakMonitor:
 
     def __init__(
         self,
-        attacks: Sequence[str | Attack] = ("norm", "cosine", "energy", "principal"),
+        attacks: Sequence[str | Attack] | None = None,
         *,
         every: int = 1,
         classes: int = 2,
         seed: int = 0,
     ) -> None:
         require(every >= 1, "every must be at least 1", every)
+        if attacks is None:
+            attacks = [entry.name for entry in ATTACKS if entry.cls.live]
         self.attacks = tuple({str(a): a for a in map(get_attack, attacks)}.values())
         self._classes = classes
         self._seed = seed
@@ -220,7 +220,7 @@ class LeakMonitor:
             if attack.adds_up:
                 continue
             meters = (self._meters[str(attack)], self._recent[str(attack)])
-            if self._classes > 2 and attack.needs & _OF_A_CLASS:
+            if self._classes > 2 and attack.about_one_class:
                 for number in range(self._classes):
                     member = (cut.labels == number).long()
                     scores = self._scores(attack, replace(cut, labels=member), release, [])
@@ -287,7 +287,7 @@ class _OverRun:
         self._classes = classes
         self._rng = torch.Generator().manual_seed(seed)
         # What is known about a class makes the attack one on that class.
-        self._each = classes > 2 and bool(attack.needs & _OF_A_CLASS)
+        self._each = classes > 2 and attack.about_one_class
         self._pursuits = [self._begin(seed) for _ in range(classes if self._each else 1)]
         self._places = IdIndex()
         self._labels = torch.zeros(0, dtype=torch.int64)

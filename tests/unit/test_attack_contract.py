@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attack_examples import QUICK
 from tacit import attack as attacks
-from tacit.attack import Attack, PreparedView
+from tacit.attack import Attack, AuditForm, PreparedView
 from tacit.rows import norms
 from tacit.testing.attack_contract import AttackContract, null_band, pooled_auc
 
@@ -108,6 +108,36 @@ class UnknownNeed(Broken):
 
 
 @dataclass(frozen=True)
+class ReadsInSecret(Broken):
+    """Needs embeddings without saying that it reads them."""
+
+    needs = frozenset({"embeddings"})
+
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return sight.rows[:, 0]
+
+
+@dataclass(frozen=True)
+class ReadsWeights(Broken):
+    """Says that it reads what no feature party sees."""
+
+    reads = frozenset({"weights"})
+
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return sight.rows[:, 0]
+
+
+@dataclass(frozen=True)
+class UnknownForm(Broken):
+    """Is to be audited in a form that does not exist."""
+
+    audit_forms = (AuditForm("memory(of=nothing)"),)
+
+    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return sight.rows[:, 0]
+
+
+@dataclass(frozen=True)
 class WrongShape(Broken):
     """Returns a column."""
 
@@ -131,6 +161,9 @@ class WrongShape(Broken):
         (DividesByZero(), "check_single_row", "finite"),
         (CountsItself(), "check_finds_nothing", "outside the band"),
         (UnknownNeed(), "check_missing_knowledge", "labels, which no view has"),
+        (ReadsInSecret(), "check_declarations", "`reads` does not say so"),
+        (ReadsWeights(), "check_declarations", "reads is {'weights'}"),
+        (UnknownForm(), "check_declarations", "cannot build its form"),
         (WrongShape(), "check_output", "each of 48 rows"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Attack) else str(value),
@@ -149,7 +182,7 @@ def test_check_all_runs_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
     AttackContract(attacks.get("norm")).check_all()
     assert ran == AttackContract.checks()
     assert "check_all" not in ran
-    assert len(ran) == 15
+    assert len(ran) == 16
 
 
 def test_pooled_auc_is_the_share_of_pairs_in_order() -> None:

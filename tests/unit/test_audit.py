@@ -2,14 +2,16 @@
 
 import json
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 
-from tacit import Cut, Guard, run_audit
-from tacit.attack import get
-from tacit.audit.attack_choice import ATTACKS
+from tacit import Cut, Guard, LeakMonitor, run_audit
+from tacit.attack import ATTACKS as REGISTERED
+from tacit.attack import Attack, AuditForm, Cause, LabelledAttack, get
+from tacit.audit.attack_choice import default_attacks
 from tacit.audit.evaluate_view import exposed
 from tacit.audit.result import histogram, roc
 from tacit.audit.verdict import headline, judge
@@ -19,6 +21,25 @@ from tacit.tape.columns import ColumnTape, ViewTape
 from tacit.testing import low_rank_cut
 from tacit.types import View
 
+# The default set and its order are part of what a report looks like.
+ATTACKS = (
+    "norm",
+    "cosine",
+    "hint",
+    "mean",
+    "median",
+    "majority",
+    "principal",
+    "energy",
+    "energy(share=0.9)",
+    "lowbits",
+    "memory",
+    "memory(of=lowbits)",
+    "kmeans(by=direction)",
+    "kmeans",
+    "kmeans(by=both)",
+    "supervised",
+)
 IDS, BATCH, EPOCHS = 2048, 512, 4
 FIELDS = {
     "attack",
@@ -89,6 +110,132 @@ def test_the_record_is_complete_and_plain(unprotected):
     assert len(record["epochs"]["memory"]) == EPOCHS
     assert set(record["curves"]) == set(record["histograms"]) == set(ATTACKS)
     assert 0.4 < record["baseline"]["auc"] < 0.6
+
+
+def test_the_default_set_is_what_the_attacks_declare():
+    assert tuple(default_attacks()) == ATTACKS
+
+
+# --- an attack of somebody else's, in a file of its own -------------------------------------------
+
+
+@dataclass(frozen=True)
+class FirstColumn(Attack):
+    """Score by the first value of each gradient."""
+
+    causes = (Cause("the first column shows it"),)
+    remedy = "drop the first column"
+    live = True
+
+    def score(self, sight, _rng, /):
+        return sight.rows[:, 0]
+
+
+@dataclass(frozen=True)
+class LastColumn(Attack):
+    """Score by the last values of each gradient, in two forms and before all others."""
+
+    width: int = 1
+
+    audit_forms = (AuditForm("last(width=2)", 2), AuditForm("memory(of=last)", 1))
+
+    def score(self, sight, _rng, /):
+        return sight.rows[:, -self.width :].sum(dim=1)
+
+
+@dataclass(frozen=True)
+class OnRequest(FirstColumn):
+    """Run when it is asked for."""
+
+    audit_forms = ()
+    live = False
+
+
+@dataclass(frozen=True)
+class NeedsParameter(Attack):
+    """Score by a column that must be named."""
+
+    column: int
+
+    def score(self, sight, _rng, /):
+        return sight.rows[:, self.column]
+
+
+@dataclass(frozen=True)
+class OnEmbeddings(Attack):
+    """Score by the first value of each embedding."""
+
+    needs = frozenset({"embeddings"})
+    reads = frozenset({"embeddings"})
+
+    def score(self, sight, _rng, /):
+        return sight.view.embeddings[:, 0].double()
+
+
+@dataclass(frozen=True)
+class NearestMean(LabelledAttack):
+    """Score by the nearer of the class means of the labelled rows."""
+
+    def score(self, sight, rng, /):
+        return self.log_odds(sight.view, rng)
+
+    def log_odds(self, view, rng, *, honest=True):
+        found = self.probabilities(view, rng, honest=honest).log()
+        return found[:, 1] - found[:, 0]
+
+    def probabilities(self, view, _rng, *, honest=True):
+        rows, classes = view.known.labelled
+        means = torch.stack([view.grads[rows[classes == c]].mean(0) for c in classes.unique()])
+        return (-torch.cdist(view.grads, means)).double().softmax(dim=1)
+
+
+@pytest.fixture
+def newcomers():
+    """Register attacks as a file outside of the package does, and take them away again."""
+    kinds = {
+        "first": FirstColumn,
+        "last": LastColumn,
+        "on_request": OnRequest,
+        "needs_parameter": NeedsParameter,
+        "on_embeddings": OnEmbeddings,
+        "nearest_mean": NearestMean,
+    }
+    for name, kind in kinds.items():
+        REGISTERED.register(name)(kind)
+    yield
+    for name in kinds:
+        del REGISTERED._entries[name]
+
+
+def test_a_new_attack_is_audited_and_advised_on_without_another_edit(newcomers):
+    rng = np.random.default_rng(0)
+    y = np.arange(600) % 3 == 0
+    columns = {"grads": rng.normal(size=(600, 4)) + 3 * y[:, None]}
+    columns["embeddings"] = rng.normal(size=(600, 2)) + 2 * y[:, None]
+    result = run_audit(ColumnTape.of(columns), y, threshold=0.65, certificate={"sum_kl": 0.01})
+    rows = {row["attack"]: row for row in result.table}
+    order = ["memory(of=last)", "last(width=2)", *ATTACKS[:-1], "first", "on_embeddings"]
+    assert list(rows) == [*order, "supervised", "nearest_mean"]
+    assert rows["first"]["state"] == "leaks"
+    assert rows["first"]["remedy"] == "the first column shows it; drop the first column"
+    assert rows["first"]["bound"] == rows["norm"]["bound"]
+    assert "no noise on gradients hides" in rows["on_embeddings"]["remedy"]
+    assert rows["on_embeddings"]["bound"] is rows["nearest_mean"]["bound"] is None
+    assert rows["nearest_mean"]["leak_auc"] > 0.9
+    (skipped,) = result.record["skipped"]
+    assert skipped["attack"] == "needs_parameter"
+    assert "needs_parameter(column=...)" in skipped["reason"]
+    asked = run_audit(ColumnTape.of(columns), y, ["on_request"]).table
+    assert [row["attack"] for row in asked] == ["on_request"]
+    assert [str(attack) for attack in LeakMonitor().attacks][-1] == "first"
+
+
+def test_a_new_attack_that_learns_labels_is_audited_on_many_classes(newcomers):
+    rng = np.random.default_rng(0)
+    y = np.arange(600) % 3
+    grads = rng.normal(size=(600, 3)) + 5 * np.eye(3)[y]
+    (row,) = run_audit(ColumnTape.of({"grads": grads}), y, ["nearest_mean"]).table
+    assert row["clustering_accuracy"] > 0.9
 
 
 def test_nothing_is_found_in_noise():

@@ -1,6 +1,15 @@
 """Attacks: what a feature party can read out of the gradients that it is sent."""
 
-from tacit.attack.base import ATTACKS, Attack, PreparedView, Scored, StreamingAttack
+from tacit.attack.base import (
+    ATTACKS,
+    Attack,
+    AuditForm,
+    Cause,
+    LabelledAttack,
+    PreparedView,
+    Scored,
+    StreamingAttack,
+)
 from tacit.attack.scoring import Cosine, Hint, Majority, Mean, Median, Norm
 
 # Attacks are listed in the order of their import, and the published ones come first.
@@ -16,12 +25,15 @@ from tacit.attack.supervised import Supervised
 __all__ = [
     "ATTACKS",
     "Attack",
+    "AuditForm",
+    "Cause",
     "Completion",
     "Cosine",
     "Energy",
     "Exploit",
     "Hint",
     "KMeans",
+    "LabelledAttack",
     "LowBits",
     "Majority",
     "Mean",

@@ -24,6 +24,7 @@ from tacit.types import Known, View
 # small scores to zero or large ones to infinity and the ranking with them.
 _REACH = 800
 _GRADIENTS = ("positive", "centres")
+_ABOUT_ONE_CLASS = frozenset({"positive", "hints", "centres"})
 _INDICES = (torch.int64, torch.int32, torch.int16)
 
 
@@ -96,6 +97,42 @@ class Scored:
     clusters: Tensor | None = None
 
 
+@final
+@dataclass(frozen=True)
+class AuditForm:
+    """One form in which an audit runs an attack when it is not told which attacks to run.
+
+    Attributes:
+        spec: the attack as a spec string; it may wrap the attack, as ``memory(of=...)`` does.
+        order: forms run in ascending order, cheap ones first; the default comes after the built-in
+            attacks.
+    """
+
+    spec: str
+    order: int = 1000
+
+
+Condition = Literal["always", "without_marvell", "isotropic_marvell"]
+
+
+@final
+@dataclass(frozen=True)
+class Cause:
+    """Why an attack succeeds, as advice gives it before the remedy.
+
+    Attributes:
+        text: the reason, without a full stop.
+        when: the protection under which this is the reason: ``without_marvell`` for any other one
+            or none, ``isotropic_marvell`` for Marvell without ``covariance=full``.
+    """
+
+    text: str
+    when: Condition = "always"
+
+
+GAUSSIAN_FAILS = Cause("the Gaussian assumption fails", "isotropic_marvell")
+
+
 class StreamingAttack(ABC):
     """An attack in progress over many views; it remembers examples by their id."""
 
@@ -122,6 +159,9 @@ class Attack(Specified, ABC):
     Subclasses are frozen dataclasses registered in ``ATTACKS``; their fields are parameters. A
     higher score means "more likely positive" as far as the attacker can tell; measures of leakage
     do not depend on the sign.
+
+    The class attributes tell the audit, the monitor and the advice all they need: an attack that
+    is registered anywhere, also outside of this package, is listed, audited and advised on.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -130,6 +170,25 @@ class Attack(Specified, ABC):
     """Which centre of a class the attacker is assumed to know, for attacks that need centres."""
     adds_up: ClassVar[bool] = False
     """Whether the result of many views draws on all the releases of an example."""
+    reads: ClassVar[frozenset[str]] = frozenset({"gradients"})
+    """What it looks at: ``"gradients"``, ``"embeddings"`` or both. Noise on gradients protects only
+    against attacks that read them, and its bound holds only for attacks that read nothing else."""
+    audit_forms: ClassVar[tuple[AuditForm, ...] | None] = None
+    """In which forms the default audit runs it: None for once with its default parameters, after
+    the built-in attacks, and an empty tuple for only when it is asked for."""
+    live: ClassVar[bool] = False
+    """Whether it is cheap enough to be one of the live monitor's default attacks."""
+    causes: ClassVar[tuple[Cause, ...]] = ()
+    """Why it succeeds; advice gives the first cause whose condition holds. For an attack that adds
+    up over epochs, advice knows the cause by itself."""
+    remedy: ClassVar[str] = ""
+    """What to do about it, where the usual advice (noise on gradients, fewer epochs, randomised
+    labels) does not fit; in the form "do this, or that", without a full stop."""
+
+    @property
+    def about_one_class(self) -> bool:
+        """Whether its side information tells one class from the rest, so it needs two classes."""
+        return bool(self.needs & _ABOUT_ONE_CLASS)
 
     @final
     def __call__(self, view: View, rng: torch.Generator) -> Tensor:
@@ -183,7 +242,7 @@ class Attack(Specified, ABC):
             if getattr(view.known, name) is None:
                 raise KnowledgeError(
                     f"{self} needs known.{name}: pass View(known=Known({name}=...)), "
-                    "or let tacit.attack.reveal build it from the labels"
+                    "or let tacit.evaluate.reveal build it from the labels"
                 )
         if "embeddings" not in self.needs:
             return
@@ -226,6 +285,33 @@ class Attack(Specified, ABC):
         mask = torch.zeros(count, dtype=torch.bool, device=hints.device)
         mask[hints.long()] = True
         return mask.nonzero().flatten()
+
+
+class LabelledAttack(Attack, ABC):
+    """An attack that learns from the rows whose label is known, ``known.labelled``.
+
+    It gives log-odds or class probabilities, which compare from one fit to another. So whoever
+    judges it can give it the labels of some rows, keep what it says of the others, and put several
+    such fits together.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"labelled"})
+
+    @abstractmethod
+    def log_odds(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
+        """Return the scores ``[B]`` of a call.
+
+        Without ``honest`` it takes less time, and labelled rows are scored by a fit that they took
+        part in: for callers who leave them out.
+        """
+
+    @abstractmethod
+    def probabilities(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
+        """Return the probability of each class ``[B, classes]``; ``honest`` as for ``log_odds``."""
+
+    def within(self, seconds: float) -> LabelledAttack:  # noqa: ARG002 - most take little time
+        """Return the same attack with at most so many seconds for each fit."""
+        return self
 
 
 ATTACKS: Registry[Attack] = Registry("attack")

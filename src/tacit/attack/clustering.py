@@ -11,7 +11,15 @@ from typing import ClassVar, Final, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, PreparedView, Scored, StreamingAttack, shift
+from tacit.attack.base import (
+    ATTACKS,
+    Attack,
+    AuditForm,
+    PreparedView,
+    Scored,
+    StreamingAttack,
+    shift,
+)
 from tacit.attack.memory import IdIndex, grown, ids_of
 from tacit.errors import InputError
 from tacit.rows import as_rows, exponent, unit_rows
@@ -66,11 +74,20 @@ class KMeans(Attack):
 
     # The class speaks for its default, an object for its own parameter.
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+    reads: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (
+        AuditForm("kmeans(by=direction)", 110),
+        AuditForm("kmeans", 111),
+        AuditForm("kmeans(by=both)", 112),
+    )
 
     def __post_init__(self) -> None:
         require(self.by in get_args(By), f"kmeans: by must be one of {get_args(By)}", self.by)
         if self.by == "direction":
             object.__setattr__(self, "needs", frozenset())
+            object.__setattr__(self, "reads", frozenset({"gradients"}))
+        elif self.by == "both":
+            object.__setattr__(self, "reads", frozenset({"gradients", "embeddings"}))
 
     def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return how much nearer each row lies to the smallest group than to the next one."""

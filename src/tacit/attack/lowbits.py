@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, PreparedView
+from tacit.attack.base import ATTACKS, Attack, AuditForm, Cause, PreparedView
 
 _FRACTION: Final = 52  # bits of a float64 behind the point
 
@@ -35,6 +35,17 @@ class LowBits(Attack):
     >>> LowBits()(View(grads=torch.tensor([[1.0], [1.5], [0.1]])), torch.Generator()).tolist()
     [52.0, 51.0, 29.0]
     """
+
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (
+        AuditForm("lowbits", 90),
+        AuditForm("memory(of=lowbits)", 101),
+    )
+    causes: ClassVar[tuple[Cause, ...]] = (
+        Cause(
+            "the last bits or the size of the numbers tell: release them on one grid, as tacit's "
+            "guard does"
+        ),
+    )
 
     def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the sum of trailing zero bits of each row, as in ``float64``."""

@@ -10,7 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, PreparedView, Scored, StreamingAttack, shift
+from tacit.attack.base import (
+    ATTACKS,
+    Attack,
+    AuditForm,
+    PreparedView,
+    Scored,
+    StreamingAttack,
+    shift,
+)
 from tacit.attack.spectral import Principal
 from tacit.errors import InputError
 from tacit.rows import as_rows, exponent
@@ -61,12 +69,19 @@ class Memory(Attack):
     # The class speaks for its default base attack, an object for its own.
     needs: ClassVar[frozenset[str]] = _BASE.needs
     centre: ClassVar[Literal["mean", "median"]] = _BASE.centre
+    reads: ClassVar[frozenset[str]] = _BASE.reads
     adds_up: ClassVar[bool] = True
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("memory", 100),)
 
     def __post_init__(self) -> None:
         require(isinstance(self.of, Attack), "memory: of must be an attack", self.of)
         object.__setattr__(self, "needs", self.of.needs)
         object.__setattr__(self, "centre", self.of.centre)
+        object.__setattr__(self, "reads", self.of.reads)
+        # Of the base attack's causes, those that no protection changes hold here too.
+        kept = tuple(cause for cause in self.of.causes if cause.when == "always")
+        object.__setattr__(self, "causes", kept)
+        object.__setattr__(self, "remedy", self.of.remedy)
 
     def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the base attack's scores: one view holds nothing to remember."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, PreparedView
+from tacit.attack.base import ATTACKS, Attack, AuditForm, Cause, PreparedView
 from tacit.errors import InputError
 from tacit.rows import norms, unit_rows
 from tacit.spec import require
@@ -34,6 +34,12 @@ class Norm(Attack):
     >>> Norm()(view, torch.Generator()).tolist()
     [5.0, 1.0]
     """
+
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("norm", 10),)
+    live: ClassVar[bool] = True
+    causes: ClassVar[tuple[Cause, ...]] = (
+        Cause("the length of gradients gives labels away", "without_marvell"),
+    )
 
     def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the Euclidean norm of each row."""
@@ -61,6 +67,8 @@ class Cosine(Attack):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"positive"})
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("cosine", 20),)
+    live: ClassVar[bool] = True
 
     def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the cosine of each row with the known positive gradient."""
@@ -91,6 +99,8 @@ class Majority(Attack):
     >>> Majority()(view, torch.Generator()).tolist()
     [0.5, 0.5, 1.0]
     """
+
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("majority", 60),)
 
     def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the fraction of the other rows at an obtuse angle."""
@@ -132,6 +142,7 @@ class Hint(Attack):
     by: Literal["inner", "cosine", "distance"] = "inner"
 
     needs: ClassVar[frozenset[str]] = frozenset({"hints"})
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("hint", 30),)
 
     def __post_init__(self) -> None:
         require(self.k >= 1, "hint: k must be at least 1", self.k)
@@ -195,6 +206,7 @@ class Mean(Attack):
 
     needs: ClassVar[frozenset[str]] = frozenset({"centres"})
     centre: ClassVar[Literal["mean", "median"]] = "mean"
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("mean", 40),)
 
     def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return how much nearer the mean of class 1 is."""
@@ -229,6 +241,7 @@ class Median(Attack):
 
     needs: ClassVar[frozenset[str]] = frozenset({"centres"})
     centre: ClassVar[Literal["mean", "median"]] = "median"
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("median", 50),)
 
     def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return how much nearer the median of class 1 is."""

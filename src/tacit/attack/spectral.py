@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from tacit.attack.base import ATTACKS, Attack, PreparedView
+from tacit.attack.base import ATTACKS, GAUSSIAN_FAILS, Attack, AuditForm, Cause, PreparedView
 from tacit.spec import require
 
 
@@ -43,6 +43,13 @@ class Energy(Attack):
 
     share: float = 0.5
 
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (
+        AuditForm("energy", 80),
+        AuditForm("energy(share=0.9)", 81),
+    )
+    live: ClassVar[bool] = True
+    causes: ClassVar[tuple[Cause, ...]] = (GAUSSIAN_FAILS,)
+
     def __post_init__(self) -> None:
         require(0 < self.share < 1, "energy: share must lie between 0 and 1", self.share)
 
@@ -73,6 +80,9 @@ class Principal(Attack):
     >>> Principal()(view, torch.Generator()).argmax().item()
     3
     """
+
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("principal", 70),)
+    live: ClassVar[bool] = True
 
     def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return each row's coordinate along the top direction."""

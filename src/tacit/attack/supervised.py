@@ -25,7 +25,16 @@ from tacit.attack._classifiers import (
     quality,
     second_order,
 )
-from tacit.attack.base import ATTACKS, Attack, PreparedView, shift
+from tacit.attack.base import (
+    ATTACKS,
+    GAUSSIAN_FAILS,
+    Attack,
+    AuditForm,
+    Cause,
+    LabelledAttack,
+    PreparedView,
+    shift,
+)
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent, norms
 from tacit.types import View
@@ -41,7 +50,7 @@ _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 @final
 @ATTACKS.register("supervised")
 @dataclass(frozen=True)
-class Supervised(Attack):
+class Supervised(LabelledAttack):
     """Learn from the rows whose label is known, and score all rows by the log-odds of class 1.
 
     ``r(g) = log p(g | y = 1) - log p(g | y = 0)`` as far as it can be learnt: ``quadratic`` is a
@@ -79,6 +88,9 @@ class Supervised(Attack):
     by: Literal["best", "gradient", "both"] = "best"
 
     needs: ClassVar[frozenset[str]] = frozenset({"labelled"})
+    reads: ClassVar[frozenset[str]] = frozenset({"gradients", "embeddings"})
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("supervised", 120),)
+    causes: ClassVar[tuple[Cause, ...]] = (GAUSSIAN_FAILS,)
 
     def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the log-odds of class 1, at even odds before the row was seen."""

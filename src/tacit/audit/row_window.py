@@ -14,7 +14,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from tacit.attack import Attack, Completion
+from tacit.attack import Attack, LabelledAttack
 from tacit.audit.truth import Truth
 from tacit.errors import UsageError
 from tacit.evaluate import cross_fit, cross_fit_probabilities, prediction_baseline
@@ -86,7 +86,7 @@ class Window:
         self, attack: Attack, *, classes: int, seed: int, seconds: float = math.inf
     ) -> Tensor:
         """Return an adversary's scores of the latest rows, each from a model of the others."""
-        if isinstance(attack, Completion):
+        if isinstance(attack, LabelledAttack):
             attack = attack.within(seconds / _FOLDS)
         view, labels = self.latest()
         rng = torch.Generator().manual_seed(seed)

@@ -61,7 +61,7 @@ def run_audit(
     >>> rng = np.random.default_rng(0)
     >>> y = np.arange(512) % 4 == 0
     >>> grads = np.outer(np.where(y, -3.0, 1.0), np.ones(8)) + 0.1 * rng.normal(size=(512, 8))
-    >>> from tacit.audit import ColumnTape
+    >>> from tacit.tape import ColumnTape
     >>> result = run_audit(ColumnTape.of({"grads": grads}), y, attacks=["norm"])
     >>> result.worst()["attack"], result.worst()["leak_auc"], result.worst()["state"]
     ('norm', 1.0, 'leaks')

@@ -61,9 +61,9 @@ class AuditClaim:
         return remedy(attack, setting)
 
     def bound(self, attack: Attack, *, accumulated: bool) -> float | None:
-        """Return the claimed limit of an attack on gradients; there is none for embeddings."""
+        """Return the claimed limit of an attack on gradients alone, without labels."""
         total = self._sum_kl(self.releases if accumulated else 1)
-        if total is None or "embeddings" in attack.needs or "labelled" in attack.needs:
+        if total is None or {"embeddings", "labelled"} & (attack.needs | attack.reads):
             return None
         return auc_bound(total)
 

@@ -31,10 +31,9 @@ from tacit.attack._classifiers import (
     quality,
     second_order,
 )
-from tacit.attack.base import Attack
-from tacit.attack.learned.model_completion import Completion
+from tacit.attack.base import Attack, LabelledAttack
 from tacit.attack.spectral import _coordinates
-from tacit.attack.supervised import Supervised, examples
+from tacit.attack.supervised import examples
 from tacit.errors import InputError, KnowledgeError
 from tacit.evaluate.side_information import class_indices
 from tacit.rows import as_rows
@@ -76,7 +75,7 @@ def cross_fit(
     _require_learner(attack)
     scores = torch.empty(len(view.grads), dtype=torch.float64, device=view.grads.device)
     for held, known in _folds(view, labels, rng=rng, folds=folds):
-        if isinstance(attack, Supervised | Completion):  # only rows without a label are kept
+        if isinstance(attack, LabelledAttack):  # only rows without a label are kept
             scores[held] = attack.log_odds(known, rng, honest=False)[held]
         else:
             scores[held] = attack(known, rng)[held]
@@ -97,7 +96,7 @@ def cross_fit_probabilities(
     True
     """
     _require_learner(attack)
-    if not isinstance(attack, Supervised | Completion):
+    if not isinstance(attack, LabelledAttack):
         raise InputError(f"{attack} gives no probabilities: take supervised, or call cross_fit")
     classes = class_indices(labels, like=view.grads)
     width = max(2, int(classes.max()) + 1, view.known.classes or 0)

@@ -74,9 +74,7 @@ def reads_embeddings_only(attack: Attack) -> bool:
     >>> [reads_embeddings_only(get(spec)) for spec in ("kmeans", "kmeans(by=both)", "norm")]
     [True, False, False]
     """
-    base = _base(attack)
-    name = base.spec_name
-    return name == "completion" or (name == "kmeans" and getattr(base, "by", "") == "embedding")
+    return attack.reads == {"embeddings"}
 
 
 def remedy(attack: Attack, setting: AuditedSetting) -> str:
@@ -90,12 +88,14 @@ def remedy(attack: Attack, setting: AuditedSetting) -> str:
     """
     if setting.labels is not None:
         return _randomised_already(setting.labels)
+    cause = _cause(attack, setting)
+    if attack.remedy:
+        return f"{cause}{attack.remedy}"
     rest = f"randomise labels once with {setting.randomised}"
     if reads_embeddings_only(attack):
         return (
             f"embeddings show it, which no noise on gradients hides; train fewer epochs, or {rest}"
         )
-    cause = _cause(attack, setting)
     if setting.advised is None:
         return f"{cause}{rest}"
     ways = _ways(setting, setting.advised)
@@ -112,18 +112,16 @@ def _randomised_already(labels: str) -> str:
 
 def _cause(attack: Attack, setting: AuditedSetting) -> str:
     """Return why an attack succeeds, where that is known."""
-    name, noise = attack.spec_name, _last_marvell(setting.spec)
-    if _base(attack).spec_name == "lowbits":
-        return (
-            "the last bits or the size of the numbers tell: release them on one grid, as tacit's "
-            "guard does; "
-        )
-    if noise is not None and not _full(noise) and name in ("energy", "supervised"):
-        return "the Gaussian assumption fails; "
-    if name == "norm" and noise is None:
-        return "the length of gradients gives labels away; "
-    accumulates = name == "memory" or getattr(attack, "memory", False) is True
-    if accumulates and setting.epochs > 1 and _protected(setting):
+    noise = _last_marvell(setting.spec)
+    holds = {
+        "always": True,
+        "without_marvell": noise is None,
+        "isotropic_marvell": noise is not None and not _full(noise),
+    }
+    for cause in attack.causes:
+        if holds[cause.when]:
+            return f"{cause.text}; "
+    if attack.adds_up and setting.epochs > 1 and _protected(setting):
         return f"noise averages out over {setting.often}; "
     return ""
 
@@ -144,12 +142,6 @@ def _ways(setting: AuditedSetting, advised: str) -> list[str]:
     smaller = f"marvell(sum_kl={rounded_down(used / 2):g}, covariance=full)"
     which = f"{setting.spec} is planned for {setting.often} already, so more noise is needed"
     return [f"{which}: use {smaller}", *fewer]
-
-
-def _base(attack: Attack) -> Attack:
-    """Return the attack whose scores are added up, or the attack itself."""
-    inner = getattr(attack, "of", None)
-    return inner if isinstance(inner, Attack) else attack
 
 
 def _protected(setting: AuditedSetting) -> bool:

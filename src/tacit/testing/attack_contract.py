@@ -18,6 +18,7 @@ from scipy.stats import norm as normal
 from scipy.stats import rankdata
 from torch import Tensor
 
+from tacit import attack as attacks
 from tacit.attack import Attack
 from tacit.errors import InputError, KnowledgeError, TacitError
 from tacit.evaluate import reveal
@@ -25,6 +26,7 @@ from tacit.rows import FLOATS
 from tacit.types import Known, View
 
 _ROWS, _WIDTH = 48, 24
+_SOURCES = {"gradients", "embeddings"}
 _NULL_BATCHES, _NULL_ROWS, _NULL_LEVEL = 100, 128, 1e-6
 
 
@@ -33,7 +35,7 @@ _NULL_BATCHES, _NULL_ROWS, _NULL_LEVEL = 100, 128, 1e-6
 class AttackContract:
     """The checks, for one attack; each raises ``AssertionError`` with what went wrong.
 
-    Side information comes from :func:`tacit.attack.reveal`, so an attack that declares what it
+    Side information comes from :func:`tacit.evaluate.reveal`, so an attack that declares what it
     needs is checked without further ado.
     """
 
@@ -48,6 +50,18 @@ class AttackContract:
         """Run every check."""
         for name in self.checks():
             getattr(self, name)()
+
+    def check_declarations(self) -> None:
+        """What it says of itself makes sense: the audit and its advice rely on it."""
+        reads, needs = self.attack.reads, self.attack.needs
+        self._expect(bool(reads) and reads <= _SOURCES, f"reads is {set(reads)}, not {_SOURCES}")
+        says_all = "embeddings" in reads or "embeddings" not in needs
+        self._expect(says_all, "it needs embeddings, but `reads` does not say so")
+        for form in self.attack.audit_forms or ():
+            try:
+                attacks.get(form.spec)
+            except TacitError as error:
+                self._expect(False, f"the audit cannot build its form {form.spec!r}: {error}")
 
     def check_output(self) -> None:
         """One finite ``float64`` score per row, without a gradient graph."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.attack.base import Attack, PreparedView, Scored, StreamingAttack, shift
+from tacit.attack.base import Attack, AuditForm, PreparedView, Scored, StreamingAttack, shift
 from tacit.attack.learned._surrogate import Rows
 from tacit.attack.memory import IdIndex, grown, ids_of
 from tacit.errors import InputError
@@ -58,6 +58,8 @@ class Learning(Attack, ABC):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+    reads: ClassVar[frozenset[str]] = frozenset({"gradients", "embeddings"})
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = ()  # minutes of training
     raw: ClassVar[bool] = False
     """Whether gradients keep their lengths."""
     averages: ClassVar[bool] = False

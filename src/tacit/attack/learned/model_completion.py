@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from tacit.attack._classifiers import Ints
-from tacit.attack.base import ATTACKS, Attack, PreparedView, classes_of, shift
+from tacit.attack.base import (
+    ATTACKS,
+    AuditForm,
+    LabelledAttack,
+    PreparedView,
+    classes_of,
+    shift,
+)
 from tacit.attack.learned._gradient_replay import Adam
 from tacit.attack.learned._surrogate import Lens, Rows, Surrogate, in_order
 from tacit.attack.supervised import _pair
@@ -127,7 +134,7 @@ _FLAT: Final = 1e-12
 @final
 @ATTACKS.register("completion")
 @dataclass(frozen=True)
-class Completion(Attack):
+class Completion(LabelledAttack):
     """Complete the model with a top of one's own, learnt from ``labelled`` examples of each class.
 
     ``r(z) = log p(1 | z) - log p(0 | z)`` of a network of two hidden layers on the embeddings,
@@ -161,6 +168,8 @@ class Completion(Attack):
     seconds: float | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings", "labelled"})
+    reads: ClassVar[frozenset[str]] = frozenset({"embeddings"})
+    audit_forms: ClassVar[tuple[AuditForm, ...]] = ()  # minutes of training
 
     def __post_init__(self) -> None:
         for name in ("labelled", "epochs"):
