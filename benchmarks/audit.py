@@ -45,7 +45,7 @@ def _writing(folder: Path) -> float:
     trial = Experiment(TrainConfig.of({**PLAIN, "dataset": "ads", "rows": 60_000, "attacks": ()}))
     tape = _Timed(folder / "small.tape")
     end = RecordedFeatureParty(trial.features[0], tape.writer)
-    batches = [torch.from_numpy(rows) for rows in next(iter(trial.parts()))[0]]
+    batches = next(trial.schedule.parts(first=0)).batches
     times, start = [], time.perf_counter()
     for _ in train(batches, features=[end], label=trial.label):
         times.append(time.perf_counter() - start)

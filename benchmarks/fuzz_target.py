@@ -221,7 +221,7 @@ def course(start: int, stop: int) -> list[bytes]:
             said.append(EmbeddingMessage(Embedding(step=step, values=_embedding(step))))
         if part.stop > stop:
             break
-        if part.ends_epoch:
+        if part.test is not None:
             said.append(Evaluate(part=0, values=values(len(schedule.test), WIDTH)))
         said.append(CheckpointMessage(step=part.stop - 1))
     end: list[Message] = [] if stop < STEPS else [CheckpointMessage(step=STEPS - 1), Bye()]

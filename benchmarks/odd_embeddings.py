@@ -78,8 +78,8 @@ def honest(values: dict[str, Any]) -> tuple[list[float], int, int]:
     trial = Experiment(TrainConfig.of({**PLAIN, "attacks": (), "epochs": 3, **values}))
     worst = [math.nan] * len(MEASURES)
     steps = 0
-    for batches, _ in trial.parts():
-        places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
+    for part in trial.schedule.parts(first=0):
+        places = trial.reader.batches(part.batches)
         for _ in train(
             places, features=trial.ends, label=trial.label, first=steps, depth=trial.config.depth
         ):

@@ -71,7 +71,11 @@ def _bare() -> Callable[[], object]:
 
 
 def _endless(trial: Experiment) -> Iterator[np.ndarray]:
-    return itertools.chain.from_iterable(batches for batches, _ in itertools.cycle(trial.parts()))
+    return (
+        rows.numpy()
+        for part in itertools.cycle(trial.schedule.parts(first=0))
+        for rows in part.batches
+    )
 
 
 if __name__ == "__main__":

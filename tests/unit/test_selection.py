@@ -108,7 +108,9 @@ def test_they_do_matter_where_labels_are_not_randomised(monkeypatch):
 
 def test_held_out_rows_are_neither_trained_on_nor_tested_on_and_are_charged_like_all():
     trial, results = trained(labels=RR, budget="epsilon=1")
-    seen = np.unique(np.concatenate([b for batches, _ in trial.parts() for b in batches]))
+    seen = np.unique(
+        np.concatenate([b for part in trial.schedule.parts(first=0) for b in part.batches])
+    )
     assert not np.intersect1d(seen, trial.held_rows).size
     assert not np.intersect1d(trial.test_rows, trial.held_rows).size
     assert results["ledger"]["examples"] == len(trial.table)

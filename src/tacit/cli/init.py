@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,36 +17,28 @@ BANK, PLATFORM = "bank", "platform"
 EPOCHS, TARGET = 5, 0.65
 """How many epochs the sample is trained for, and the leak AUC that is planned for all of them."""
 
-_SHARED = """
-model = "mlp(hidden=32)"         # see tacit list models
-lr = 2e-3                        # this party's own
-weight_decay = 3e-4              # the same; randomised labels want more, such as 0.003
-threads = 1                      # while both share a machine; without this line, all cores it has
+_COLUMN = 33
+"""Where the comments begin."""
+_OWN = ("model", "lr", "weight_decay", "threads")
+_AGREED = (
+    *("epochs", "batch_size", "seed", "matching", "test_percent"),
+    *("save_every", "depth", "wire"),
+)
+_WHOSE = {
+    BANK: "The label party: it holds the labels and the upper part of the model, and it listens.",
+    PLATFORM: "The feature party: it holds features and the lower part of the model, and it "
+    "connects.",
+}
+_FILE = """# $whose
+$identity
+$own
 
 # Both sides must say the same here; it is compared when they meet.
-epochs = $epochs
-batch_size = 256
-seed = 7                         # of the common order of rows; no secret
-matching = "private"             # of ids; "clear" is faster and shows the label party all of them
-test_percent = 10                # rows held out to evaluate on
-save_every = 50                  # steps between checkpoints
-depth = 1                        # 2 to 4: so many steps overlap, faster, on slightly older weights
-wire = "float32"                 # or bfloat16: half the bytes, rounded values
+$agreed
+
+$rest
 """
-_PARTY = {
-    BANK: Template(
-        """# The label party: it holds the labels and the upper part of the model, and it listens.
-role = "label"
-name = "bank"
-peer = "platform"                # who may connect: the name in its certificate
-address = "$address"     # where to listen
-keys = "keys"                    # bank.pem, bank.key, ca.pem; in production from your own CA
-data = "labels.csv"              # what its columns mean is in labels.csv.schema.toml
-state = "state"                  # checkpoints, journal and noise key; only you may read it
-wait = 600                       # seconds to wait for the other party
-"""
-        + _SHARED
-        + """
+_LABEL = """\
 # What leaves this party about its labels. See tacit list protections and tacit list labels.
 # Every epoch releases each example once more, and what that tells adds up: protect is planned for
 # $epochs epochs and a leak AUC of $target after all of them. For others, take what this prints:
@@ -52,28 +46,49 @@ wait = 600                       # seconds to wait for the other party
 protect = "$protect"
 # labels = "$labels"   # randomise every label once instead: no epoch adds to it
 # budget = "$budget"          # refuses to begin if protect is not planned for all epochs
-share_metrics = false            # true tells the other party test AUC and accuracy, rounded
-on_odd_embeddings = "warn"       # or refuse: embeddings that no honest bottom model sends
-# witness = "../bank.witness"    # outside of state: shows if state was restored from a copy
-"""
-    ),
-    PLATFORM: Template(
-        """# The feature party: it holds features and the lower part of the model, and it connects.
-role = "feature"
-name = "platform"
-peer = "bank"                    # the name that the other side's certificate must have
-address = "$address"     # where the label party listens
-keys = "keys"                    # platform.pem, platform.key, ca.pem
-data = "features.csv"            # what its columns mean is in features.csv.schema.toml
-state = "state"                  # checkpoints; only you may read it
-wait = 600                       # seconds to wait for the other party
-"""
-        + _SHARED
-        + """
-record = false                   # true writes what this party sees to a tape, for tacit audit
-"""
-    ),
-}
+$settings
+# witness = "../bank.witness"    # outside of state: shows if state was restored from a copy"""
+
+
+def _lines(**values: Any) -> str:  # noqa: ANN401 - as the fields of the configuration say
+    """Return settings as TOML, each with the description of its field."""
+    from tacit.party.config import PartyConfig  # noqa: PLC0415 - loads cryptography
+
+    lines = []
+    for name, value in values.items():
+        told = PartyConfig.model_fields[name].description
+        line = f"{name} = {json.dumps(value)}"
+        lines.append(f"{line:<{_COLUMN - 1}} # {told}" if told else line)
+    return "\n".join(lines)
+
+
+def _party_file(name: str, given: Mapping[str, Any]) -> str:
+    """Return the commented configuration of one of both parties."""
+    from tacit.party.config import PartyConfig  # noqa: PLC0415 - loads cryptography
+
+    bank = name == BANK
+    fields = PartyConfig.model_fields
+    own = {"model": "mlp(hidden=32)", "threads": 1}  # both share a machine here
+    agreed = {"epochs": given["epochs"], "seed": 7, "save_every": 50}
+    label = Template(_LABEL).substitute(
+        given, settings=_lines(share_metrics=False, on_odd_embeddings="warn")
+    )
+    return Template(_FILE).substitute(
+        whose=_WHOSE[name],
+        identity=_lines(
+            role="label" if bank else "feature",
+            name=name,
+            peer=PLATFORM if bank else BANK,
+            address=given["address"],
+            keys="keys",
+            data="labels.csv" if bank else "features.csv",
+            state="state",
+            wait=fields["wait"].default,
+        ),
+        own=_lines(**{key: own.get(key, fields[key].default) for key in _OWN}),
+        agreed=_lines(**{key: agreed.get(key, fields[key].default) for key in _AGREED}),
+        rest=label if bank else _lines(record=False),
+    )
 
 
 def init(
@@ -123,5 +138,5 @@ def make_pair(directory: Path, *, address: str, rows: int) -> tuple[Path, Path]:
         shutil.copy2(files.ca, keys)
         for file in (table, schema_path(table)):
             file.rename(directory / name / file.name)
-        (directory / name / "party.toml").write_text(_PARTY[name].substitute(settings))
+        (directory / name / "party.toml").write_text(_party_file(name, settings))
     return directory / BANK / "party.toml", directory / PLATFORM / "party.toml"

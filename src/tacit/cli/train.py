@@ -2,57 +2,86 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from pydantic.fields import FieldInfo
 
 from tacit.cli.live import LiveView
 from tacit.errors import UsageError
+from tacit.experiment.config import TrainConfig, read_config
+from tacit.party.settings import TrainingSettings
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    """Return the flag of a setting; a value that is not given stays with the file or the default.
+
+    The help is the field's description, with the default in brackets where it does not tell it.
+    """
+    text, default = field.description or "", field.default
+    named = f"--{name.replace('_', '-')}"
+    kind: Any = _kind(field.annotation)
+    if name == "attacks":  # one at a time
+        named, kind = "--attack", list[str]
+    elif kind is not bool and default is not None:
+        text = f"{text} [{default}]"
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, typer.Option(named, help=text, show_default=False)],
+    )
+
+
+def _kind(annotation: Any) -> Any:  # noqa: ANN401 - a type, or what stands for several
+    """Return what a flag is read as: settings check their values themselves."""
+    plain = [one for one in (*get_args(annotation), annotation) if isinstance(one, type)]
+    return next((one for one in plain if one in (bool, int, float, Path)), str)
+
+
+def _own_flags(command: Callable[..., None]) -> list[inspect.Parameter]:
+    hints = get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters
+    own = [one for one in parameters.values() if one.kind is not one.VAR_KEYWORD]
+    return [one.replace(annotation=hints[one.name]) for one in own]
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for every field of ``TrainConfig``, handed over as keywords.
+
+    The flags that ``tacit party`` has no setting for come first.
+    """
+    fields = TrainConfig.model_fields
+    alone = [name for name in fields if name not in TrainingSettings.model_fields]
+    order = [*alone, *(name for name in fields if name not in alone)]
+    flags = [_option(name, fields[name]) for name in order]
+    own = _own_flags(command)
+    config, *rest = [one.replace(kind=one.KEYWORD_ONLY) for one in own]
+    every = [config, *flags, *rest]
+    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in every}
+    return command
 
 
 def _flag(text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own type is private
     return typer.Option(*names, help=text, show_default=False)
 
 
+@with_settings
 def train(
-    ctx: typer.Context,
     config: Annotated[Path | None, _flag("TOML file; flags override it.")] = None,
-    dataset: Annotated[str | None, _flag("A name of `tacit data list`, or a file. [ads]")] = None,
-    data_dir: Annotated[Path | None, _flag("Where data sets lie. [TACIT_DATA]")] = None,
-    rows: Annotated[int | None, _flag("Use only so many rows. [all]")] = None,
-    model: Annotated[str | None, _flag("A name of `tacit list models`. [wdl]")] = None,
-    cut: Annotated[int | None, _flag("Layers at the feature party. [the model's own]")] = None,
-    parties: Annotated[int | None, _flag("Feature parties. [as in the schema, or 1]")] = None,
-    combine: Annotated[str | None, _flag("sum, mean, max, product or concat. [sum]")] = None,
-    protect: Annotated[str | None, _flag("A spec of `tacit list protections`. [none]")] = None,
-    labels: Annotated[str | None, _flag("A spec of `tacit list labels`. [none]")] = None,
-    budget: Annotated[str | None, _flag("auc=, sum_kl= or epsilon= to stay within. [none]")] = None,
-    objective: Annotated[str | None, _flag("bce, ce or gafm(...). [by the classes]")] = None,
-    epochs: Annotated[int | None, _flag("Passes over the training rows. [5]")] = None,
-    batch_size: Annotated[int | None, _flag("Examples per step. [256]")] = None,
-    depth: Annotated[int | None, _flag("Steps under way at once, 1 to 4. [1]")] = None,
-    lr: Annotated[float | None, _flag("Learning rate of Adam, both sides. [2e-3]")] = None,
-    weight_decay: Annotated[float | None, _flag("L2 penalty, both sides. [3e-4]")] = None,
-    bins: Annotated[int | None, _flag("Encode numbers by so many quantiles, 0: none. [32]")] = None,
-    rare: Annotated[int | None, _flag("One value for all of fewer rows, 0: keep all. [10]")] = None,
-    augment: Annotated[bool | None, _flag("Shift and mirror images.", "--augment")] = None,
-    hold_out: Annotated[float | None, _flag("Share to choose the best epoch by. [0]")] = None,
-    seed: Annotated[int | None, _flag("Of all, and of the noise key: for study. [0]")] = None,
-    stream: Annotated[bool | None, _flag("One pass in time order, by day.", "--stream")] = None,
-    layers: Annotated[bool | None, _flag("Measure every layer too.", "--layers")] = None,
-    attacks: Annotated[list[str] | None, _flag("An attack to run; repeat it.", "--attack")] = None,
-    monitor_every: Annotated[int | None, _flag("Attack every n-th release. [32]")] = None,
-    threads: Annotated[int | None, _flag("Threads of torch. [all cores]")] = None,
     out: Annotated[Path | None, _flag("Run directory to write. [none]")] = None,
     record: Annotated[bool, _flag("Write what is seen to a tape in OUT.", "--record")] = False,
     tensorboard: Annotated[bool, _flag("Log to OUT/tensorboard too.", "--tensorboard")] = False,
     as_json: Annotated[bool, _flag("Print one JSON object, nothing else.", "--json")] = False,
+    **settings: Any,  # noqa: ANN401 - as the fields of the configuration say
 ) -> None:
     """Train a split model in one process, attack its releases and measure both."""
-    apart = ("config", "out", "record", "tensorboard", "as_json")
-    given = {k: v for k, v in ctx.params.items() if v not in (None, [], ()) and k not in apart}
+    given = {name: value for name, value in settings.items() if value not in (None, [], ())}
     results, view = run_training(
         config, given, out, quiet=as_json, board=tensorboard, record=record
     )
@@ -73,7 +102,6 @@ def run_training(
     """Run one training with a live view on standard error; return its results and the view."""
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
-    from tacit.experiment.config import TrainConfig, read_config  # noqa: PLC0415 - loads torch
     from tacit.experiment.gafm_delta import settled  # noqa: PLC0415 - loads torch
     from tacit.experiment.run import (  # noqa: PLC0415 - loads torch
         Experiment,

@@ -1,34 +1,57 @@
-"""The batches of a run, epoch by epoch or day by day, each part with the rows to test on."""
+"""Which rows a run in one process trains on, day by day, and which it keeps apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
+from typing import final
 
 import numpy as np
-import numpy.typing as npt
+import torch
 
 from tacit import data
 from tacit.errors import UsageError
-
-Indices = npt.NDArray[np.int64]
-Part = tuple[list[Indices], Indices]
-
-
-def epochs(
-    train: Indices, test: Indices, *, count: int, batch_size: int, seed: int
-) -> Iterator[Part]:
-    """Yield the batches of every epoch with the test rows."""
-    for epoch in range(count):
-        yield list(data.order(train, batch_size=batch_size, seed=seed, epoch=epoch)), test
+from tacit.party.schedule import Indices, Part
+from tacit.training.party import Rows
 
 
-def days(table: data.Table, *, batch_size: int) -> Iterator[Part]:
-    """Yield the batches of every day with all rows of that day."""
-    batches = data.stream(table, batch_size=batch_size, drop_last=True)
-    for day, found in groupby(batches, key=lambda pair: pair[0]):
-        rows = np.flatnonzero(np.asarray(table.day) == day).astype(np.int64)
-        yield [batch for _, batch in found], rows
+@final
+@dataclass(frozen=True, eq=False)
+class DaySchedule:
+    """The order of work on a stream: every day once, tested on before it is trained on.
+
+    The first day with a whole batch is not tested on: nothing was learned by then.
+    """
+
+    table: data.Table
+    batch_size: int
+
+    @property
+    def steps(self) -> int:
+        """How many whole batches all days have together."""
+        _, counts = np.unique(np.asarray(self.table.day), return_counts=True)
+        return int((counts // self.batch_size).sum())
+
+    def parts(self, *, first: int = 0) -> Iterator[Part]:
+        """Return the days from a step on, which begins one."""
+        batches = data.stream(self.table, batch_size=self.batch_size, drop_last=True)
+        at = 0
+        for number, (day, found) in enumerate(groupby(batches, key=lambda pair: pair[0])):
+            part = Part(
+                number=number,
+                first=at,
+                batches=[torch.from_numpy(batch) for _, batch in found],
+                test=self._rows(day) if number else None,
+                test_first=True,
+            )
+            at = part.stop
+            if part.first >= first:
+                yield part
+
+    def _rows(self, day: int) -> Rows:
+        rows = np.flatnonzero(np.asarray(self.table.day) == day).astype(np.int64)
+        return torch.from_numpy(rows)
 
 
 def check_epochs(train: Indices, *, batch_size: int, name: str) -> None:
@@ -64,12 +87,6 @@ def check_days(table: data.Table, *, batch_size: int) -> None:
         f"--stream with --batch-size {batch_size}: {few}: {smaller}load more rows, or leave "
         "--stream out"
     )
-
-
-def steps_of_days(table: data.Table, *, batch_size: int) -> int:
-    """Return how many whole batches all days have together."""
-    _, counts = np.unique(np.asarray(table.day), return_counts=True)
-    return int((counts // batch_size).sum())
 
 
 def held_out(train: Indices, share: float | None) -> tuple[Indices, Indices]:

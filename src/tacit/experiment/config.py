@@ -3,87 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self, final
+from typing import Any, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tacit import _config as defaults
 from tacit._config import checked, read_toml
+from tacit.party.settings import TrainingSettings
 
 
 @final
-class TrainConfig(BaseModel):
-    """Everything that decides what a training run does."""
+class TrainConfig(TrainingSettings):
+    """Everything that decides what a training run in one process does."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    dataset: str = "ads"
-    data_dir: Path | None = None
-    rows: int | None = Field(default=None, ge=10)
-    model: str = "wdl"
-    cut: int | None = Field(default=None, ge=1)
-    parties: int | None = Field(default=None, ge=1, le=8)
-    combine: Literal["sum", "mean", "max", "product", "concat"] = "sum"
-    protect: str = "none"
-    labels: str | None = None
-    budget: str | None = None
-    objective: str | None = None
-    epochs: int = Field(default=defaults.EPOCHS, ge=1)
-    batch_size: int = Field(default=defaults.BATCH_SIZE, ge=2)
-    depth: int = Field(default=1, ge=1, le=4)
-    lr: float = Field(default=defaults.LR, gt=0)
-    weight_decay: float = Field(default=defaults.WEIGHT_DECAY, ge=0, lt=1)
-    bins: int | None = Field(default=defaults.BINS, ge=2, le=256)
-    rare: int | None = Field(default=defaults.RARE, ge=2)
-    augment: bool = False
-    hold_out: float | None = Field(default=None, gt=0, le=0.5)
-    seed: int = 0
-    stream: bool = False
-    layers: bool = False
-    attacks: tuple[str, ...] = ("norm", "cosine", "energy")
-    monitor_every: int = Field(default=32, ge=1)
-    threads: int | None = Field(default=None, ge=1)
+    dataset: str = Field(default="ads", description="A name of `tacit data list`, or a file.")
+    data_dir: Path | None = Field(default=None, description="Where data sets lie. [TACIT_DATA]")
+    rows: int | None = Field(default=None, ge=10, description="Use only so many rows. [all]")
+    parties: int | None = Field(
+        default=None, ge=1, le=8, description="Feature parties. [as in the schema, or 1]"
+    )
+    protect: str = Field(default="none", description="A spec of `tacit list protections`.")
+    bins: int | None = Field(
+        default=defaults.BINS,
+        ge=2,
+        le=256,
+        description="Encode numbers by so many quantiles, 0: none.",
+    )
+    rare: int | None = Field(
+        default=defaults.RARE, ge=2, description="One value for all of fewer rows, 0: keep all."
+    )
+    augment: bool = Field(default=False, description="Shift and mirror images.")
+    hold_out: float | None = Field(
+        default=None, gt=0, le=0.5, description="Share to choose the best epoch by. [0]"
+    )
+    seed: int = Field(default=0, description="Of all, and of the noise key: for study.")
+    stream: bool = Field(default=False, description="One pass in time order, by day.")
+    layers: bool = Field(default=False, description="Measure every layer too.")
 
     @field_validator("bins", "rare", mode="before")
     @classmethod
     def _zero_is_none(cls, value: Any) -> Any:  # noqa: ANN401 - before it is checked
         """Zero leaves columns as they are; TOML has no None."""
         return None if value == 0 else value
-
-    @field_validator("protect")
-    @classmethod
-    def _known_protection(cls, text: str) -> str:
-        from tacit.protect import get  # noqa: PLC0415 - torch loads only when it is used
-
-        return str(get(text))
-
-    @field_validator("labels")
-    @classmethod
-    def _known_mechanism(cls, text: str | None) -> str | None:
-        from tacit.protect import get_labels  # noqa: PLC0415 - torch loads only when it is used
-
-        return None if text is None else str(get_labels(text))
-
-    @field_validator("objective")
-    @classmethod
-    def _known_objective(cls, text: str | None) -> str | None:
-        from tacit.objective import get  # noqa: PLC0415 - torch loads only when it is used
-
-        return None if text is None else str(get(text))
-
-    @field_validator("budget")
-    @classmethod
-    def _known_budget(cls, text: str | None) -> str | None:
-        from tacit.accounting import Budget  # noqa: PLC0415 - loads numpy
-
-        return None if text is None else str(Budget.parse(text))
-
-    @field_validator("attacks")
-    @classmethod
-    def _known_attacks(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
-        from tacit.attack import get  # noqa: PLC0415 - torch loads only when it is used
-
-        return tuple(str(get(text)) for text in texts)
 
     @model_validator(mode="after")
     def _held_out_rows_have_a_use(self) -> Self:

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tacit import data, nets, objective
-from tacit.accounting import Ledger
 from tacit.errors import UsageError
-from tacit.experiment.batches import check_days, check_epochs, days, epochs, held_out, steps_of_days
+from tacit.experiment.batches import DaySchedule, check_days, check_epochs, held_out
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.layer_leakage import LayerMonitor
 from tacit.experiment.model_selection import Selection
-from tacit.guard import Guard
-from tacit.monitor import LeakMonitor, MemoryMonitor
 from tacit.party.budget_plan import plan_training
-from tacit.party.build import fitting_objective
+from tacit.party.build import OwnColumns, build_feature, build_label, fitting_objective, guard_of
+from tacit.party.metrics import LabelMeasures, results_of
+from tacit.party.schedule import Indices, Part, Parts, Schedule, follow
 from tacit.rng import Key
 from tacit.tape.tape import TapeWriter
-from tacit.training import (
-    FeatureEnd,
-    FeatureParty,
-    LabelParty,
-    RecordedFeatureParty,
-    adam,
-    predict,
-    train,
-)
-from tacit.training.embedding_leak import Components, Embedded, signed
+from tacit.training import FeatureEnd, FeatureParty, LabelParty, RecordedFeatureParty, predict
+from tacit.training.embedding_leak import Components
 from tacit.training.embedding_watch import EmbeddingWatch
 from tacit.training.features import TableReader
-from tacit.training.metrics import Claims, leak_records, mean, results_of, utility
-from tacit.types import Cut, Release
+from tacit.training.loop import Step
+from tacit.training.metrics import leak_records, mean
+from tacit.wire.protocol.plan import TrainingPlan
 
 
 @final
@@ -62,13 +53,9 @@ class Progress:
 Observer = Callable[[Progress], None]
 
 
-Indices = npt.NDArray[np.int64]
-Watcher = Callable[[Cut, Release], None]
-
-
 @final
 class Experiment:
-    """A run that is set up: its data, its model split between parties, and its monitors.
+    """A run that is set up: its data, its model split between parties, its measures.
 
     What cannot be trained is refused here, before anything is written.
     """
@@ -78,41 +65,42 @@ class Experiment:
         self.table = data.load(
             config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
         )
-        self.planned = plan_training(config, classes=self.table.classes)
+        classes = self.table.classes
+        self.planned = plan_training(config, classes=classes)
         self.columns = data.assign(self.table, config.parties or len(self.table.parties) or 1)
         self.objective = fitting_objective(
-            config.objective,
-            classes=self.table.classes,
-            parties=len(self.columns),
-            combine=config.combine,
+            config.objective, classes=classes, parties=len(self.columns), combine=config.combine
         )
         train_rows, self.test_rows = data.split(self.table, seed=config.seed)
         self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
-        watch = {"every": config.monitor_every, "classes": self.table.classes}
-        self.monitor = LeakMonitor(config.attacks, **watch) if config.attacks else None
-        self.memory = MemoryMonitor(every=config.monitor_every) if config.attacks else None
-        self.claims = Claims()
+        self.reader = TableReader(
+            self.table,
+            bins=config.bins,
+            rare=config.rare,
+            rows=self.train_rows,
+            augment=config.seed if config.augment else None,
+        )
+        self.measures = LabelMeasures(config, classes=classes)
         self.notes: list[str] = []
-        self.embedded = Embedded()
         watched = self._binary and config.attacks
         self.components = Components(np.asarray(self.table.labels)) if watched else None
+        self.features = self._features()
+        self.layers = self._layer_monitors()
+        # A copy of the labels: the file is read-only.
+        self.truth = torch.from_numpy(np.array(self.table.labels))
+        self.label, labels = self._label()
         self.selection: Selection | None = None
-        self.embedding_leak: float | None = None
-        self.features, self.label, self.layers = self._parties()
-        self._check_steps()
+        if config.hold_out is not None:
+            self.selection = Selection(
+                self.held_rows, labels, features=self.features, label=self.label
+            )
+        self.schedule = self._schedule()
         self.tapes: list[TapeWriter] = []
         self.ends: list[FeatureEnd] = list(self.features)
 
     @property
     def _binary(self) -> bool:
         return self.table.classes == 2
-
-    def _check_steps(self) -> None:
-        size = self.config.batch_size
-        if self.config.stream:
-            check_days(self.table, batch_size=size)
-        else:
-            check_epochs(self.train_rows, batch_size=size, name=self.table.name)
 
     def record(self, place: Path) -> None:
         """Write what each feature party sees to a tape in that directory."""
@@ -122,136 +110,95 @@ class Experiment:
             self.tapes.append(tape)
             self.ends[number] = RecordedFeatureParty(party, tape, layers=layers)
 
-    def _parties(self) -> tuple[list[FeatureParty], LabelParty, list[LayerMonitor]]:
-        config, table, columns = self.config, self.table, self.columns
-        architecture = nets.get(config.model)
-        # Where the schema says who owns the columns, none of them is the label party's.
-        shared = architecture.uses_own and not table.parties
-        own = data.assign(table, 1)[0] if shared else None
-        reader = self.reader = TableReader(
-            table,
-            bins=config.bins,
-            rare=config.rare,
-            rows=self.train_rows,
-            augment=config.seed if config.augment else None,
-        )
-        model = architecture.build(
-            parties=[reader.inputs(part) for part in columns],
-            own=None if own is None else reader.inputs(own),
-            cut=config.cut,
-            combine=config.combine,
+    def _own(self, columns: data.Columns) -> OwnColumns:
+        return OwnColumns(inputs=self.reader.inputs(columns), source=self.reader.source(columns))
+
+    def _features(self) -> list[FeatureParty]:
+        classes = self.table.classes
+        return [
+            build_feature(self.config, self._own(part), classes=classes, number=number).party
+            for number, part in enumerate(self.columns)
+        ]
+
+    def _label(self) -> tuple[LabelParty, Tensor]:
+        """Return the label party, and the labels that it learns from."""
+        config, table, truth = self.config, self.table, self.truth
+        guard = guard_of(
+            config,
+            run=f"{config.dataset}, seed {config.seed}",
             classes=table.classes,
+            examples=len(truth),
+            planned=self.planned,
+            watch=self.measures.watcher(truth, more=self.layers),
+            always_count=False,
             seed=config.seed,
         )
-        features = [
-            FeatureParty(
-                bottom, reader.source(part), optimizer=self._optimizer(bottom), depth=config.depth
-            )
-            for bottom, part in zip(model.bottoms, columns, strict=True)
-        ]
-        layers = self._layer_monitors(features)
-        truth = torch.from_numpy(np.array(table.labels))  # a copy: the file is read-only
-        guard = self._guard(self._judged(truth, layers))
-        # With a label mechanism no true label is used from here on, but to judge what leaks.
-        labels = truth if config.labels is None else guard.labels(torch.arange(len(truth)), truth)
-        label = LabelParty(
-            model.top,
+        labels = truth
+        if config.labels is not None:
+            # No true label is used from here on, but to judge what leaks.
+            labels = guard.labels(torch.arange(len(truth)), truth)
+            self.measures.number(labels.numbers)
+        # Where the schema says who owns the columns, none of them is the label party's.
+        shared = nets.get(config.model).uses_own and not table.parties
+        key = Key.from_seed(config.seed)
+        built = build_label(
+            config,
+            self._own(data.assign(table, 1)[0]) if shared else None,
             labels,
             guard=guard,
-            objective=objective.corrected(self.objective, guard.flips),
-            optimizer=self._optimizer(model.top),
-            combined_by=config.combine,
-            source=None if own is None else reader.source(own),
-            early=False,
-            width=model.width,
-            key=Key.from_seed(config.seed),
+            loss=objective.corrected(self.objective, guard.flips),
+            classes=table.classes,
+            parties=len(self.columns),
+            key=key,
             first_steps=0 if config.stream else len(self.train_rows) // config.batch_size,
-            embedded=self.embedded,
-            watch=EmbeddingWatch(key=Key.from_seed(config.seed), log=self.notes.append),
+            embedded=self.measures.embedded,
+            watch=EmbeddingWatch(key=key, log=self.notes.append),
+            early=False,
         )
-        self._select(labels, features, label)
-        return features, label, layers
+        self.measures.learner = built.party.learner
+        return built.party, labels
 
-    def _judged(self, truth: Tensor, layers: list[LayerMonitor]) -> Watcher:
-        """Show every release to the monitors beside the true labels, also where it has others."""
-        asked = (self.monitor, self.memory, self.claims, *layers)
-        watchers = [watcher for watcher in asked if watcher is not None]
-        plain = self.config.labels is None
-
-        def watch(cut: Cut, release: Release) -> None:
-            judged = cut if plain or cut.ids is None else replace(cut, labels=truth[cut.ids])
-            for watcher in watchers:
-                watcher(judged, release)
-
-        return watch
-
-    def _select(self, labels: Tensor, features: list[FeatureParty], label: LabelParty) -> None:
-        if self.config.hold_out is not None:
-            self.selection = Selection(self.held_rows, labels, features=features, label=label)
-
-    def _optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        return adam(model, self.config.lr, weight_decay=self.config.weight_decay)
-
-    def _guard(self, watch: Watcher) -> Guard:
-        config = self.config
-        ledger = None
-        if config.budget is not None:
-            run = f"{config.dataset}, seed {config.seed}"
-            each = None if self.planned is None else self.planned.sum_kl
-            ledger = Ledger(
-                run=run, budget=config.budget, per_release=each, examples=len(self.table.labels)
-            )
-        return Guard(
-            config.protect,
-            seed=config.seed,
-            watch=watch,
-            labels=config.labels,
-            classes=self.table.classes,
-            ledger=ledger,
-        )
-
-    def _layer_monitors(self, features: list[FeatureParty]) -> list[LayerMonitor]:
+    def _layer_monitors(self) -> list[LayerMonitor]:
         if not self.config.layers or not self._binary:
             return []
-        if len(features) > 1:
+        if len(self.features) > 1:
             raise UsageError("--layers measures one feature party: use it with --parties 1")
-        return [LayerMonitor(features[0], every=self.config.monitor_every)]
+        return [LayerMonitor(self.features[0], every=self.config.monitor_every)]
 
-    def parts(self) -> Iterator[tuple[list[Indices], Indices]]:
-        """Return the batches of every epoch (or day) with the rows to test on."""
-        config = self.config
+    def _schedule(self) -> Parts:
+        """Return what is trained on and tested on when: days of a stream, or epochs."""
+        config, size = self.config, self.config.batch_size
         if config.stream:
-            return days(self.table, batch_size=config.batch_size)
-        return epochs(
-            self.train_rows,
-            self.test_rows,
-            count=self.epochs,
-            batch_size=config.batch_size,
-            seed=config.seed,
+            check_days(self.table, batch_size=size)
+            return DaySchedule(self.table, size)
+        check_epochs(self.train_rows, batch_size=size, name=self.table.name)
+        width = nets.get(config.model).cut_width(cut=config.cut, classes=self.table.classes)
+        plan = TrainingPlan(
+            # Those asked for, or what the budget has room for.
+            epochs=config.epochs if self.planned is None else self.planned.allowed,
+            batch_size=size,
+            order_seed=config.seed,
+            cut=(width,),
+            save_every=len(self.train_rows) // size,  # nothing is saved, so a part is an epoch
+            depth=config.depth,
         )
-
-    @property
-    def epochs(self) -> int:
-        """How many epochs there will be: those asked for, or what the budget has room for."""
-        return self.config.epochs if self.planned is None else self.planned.allowed
+        return Schedule(plan, self.train_rows, self.test_rows)
 
     @property
     def steps(self) -> int:
         """How many steps all parts have together."""
-        size = self.config.batch_size
-        if self.config.stream:
-            return steps_of_days(self.table, batch_size=size)
-        return len(self.train_rows) // size * self.epochs
+        return self.schedule.steps
 
     def score(self, rows: Indices) -> dict[str, float]:
         """Return the measures of utility on some rows."""
-        place = torch.from_numpy(rows)
-        truth = np.asarray(self.table.labels)[rows]
-        probs = predict(place, features=self.features, label=self.label).numpy()
-        found = utility(probs, truth)
-        self.embedding_leak = self.embedded.leak(truth)
-        flipped = self.label.learner.record().get("flipped")
-        return found if flipped is None else signed(found, flipped=flipped)
+        probs = predict(torch.from_numpy(rows), features=self.features, label=self.label)
+        return self.measures.score(probs, np.asarray(self.table.labels)[rows])
+
+    def releases(self, steps: int) -> float:
+        """Return how often each example was released in so many steps, on average."""
+        if self.config.stream:
+            return 1.0
+        return steps / (len(self.train_rows) // self.config.batch_size)
 
 
 @final
@@ -261,58 +208,49 @@ class _Run:
     def __init__(self, trial: Experiment, observer: Observer) -> None:
         self.trial = trial
         self.losses: list[float] = []
-        self.history: list[dict[str, Any]] = []
+        self._test: dict[str, float] | None = None
         self._tell = observer
 
     def go(self) -> None:
-        """Train every part; a stream is tested on a day before it trains on it."""
-        stream = self.trial.config.stream
-        for number, (batches, test) in enumerate(self.trial.parts()):
-            before = self.trial.score(test) if stream and number else None
-            self._train(number, batches)
-            found = before if stream else self.trial.score(test)
-            loss = mean(self.losses[-len(batches) :])
-            monitor = self.trial.monitor
-            leak = {} if monitor is None else leak_records(monitor.recent())
-            memory = self.trial.memory
-            self.history.append(
-                {
-                    "part": number,
-                    "loss": loss,
-                    "test": found,
-                    "leak": leak,
-                    "memory_leak": None if memory is None else memory.leak(),
-                    "embedding_leak": self.trial.embedding_leak,
-                }
-            )
-            if self.trial.selection is not None:
-                self.trial.selection.look(number + 1, len(self.losses))
-            self._report(number, loss, test=found, leak=leak)
-
-    def _train(self, number: int, batches: list[Indices]) -> None:
+        """Train every part."""
         trial = self.trial
-        places = trial.reader.batches(torch.from_numpy(rows) for rows in batches)
-        steps = train(
-            places,
+        follow(
+            trial.schedule,
             features=trial.ends,
             label=trial.label,
-            first=len(self.losses),
+            done=self._done,
+            evaluate=self._evaluate,
+            save=self._save,
             depth=trial.config.depth,
+            read_ahead=trial.reader.batches,
         )
-        if trial.components is not None:
-            trial.components.begin()
-        for done in steps:
-            self.losses.append(done.loss)
-            if trial.components is not None:
-                trial.components.add(trial.label.last)
-            if len(self.losses) == 1 and trial.planned is not None:
-                trial.notes.append(str(trial.planned))
-            self._report(number, done.loss, note="\n".join(trial.notes) or None)
-            trial.notes.clear()
 
-    def _report(self, part: int, loss: float, **more: Any) -> None:  # noqa: ANN401
-        step = len(self.losses)
-        self._tell(Progress(step=step, steps=self.trial.steps, part=part, loss=loss, **more))
+    def _evaluate(self, part: Part) -> None:
+        assert part.test is not None  # noqa: S101 - else there is nothing to evaluate
+        self._test = self.trial.score(part.test.numpy())
+
+    def _done(self, step: Step, part: Part) -> None:
+        trial = self.trial
+        self.losses.append(step.loss)
+        if trial.components is not None:
+            if step.step == part.first:
+                trial.components.begin()
+            trial.components.add(trial.label.last)
+        if step.step == 0 and trial.planned is not None:
+            trial.notes.append(str(trial.planned))
+        self._report(part, step.loss, note="\n".join(trial.notes) or None)
+        trial.notes.clear()
+
+    def _save(self, part: Part) -> None:
+        loss = mean(self.losses[part.first :])
+        kept = self.trial.measures.keep(part.number, self._test, part=part.number, loss=loss)
+        if self.trial.selection is not None:
+            self.trial.selection.look(part.number + 1, part.stop)
+        self._report(part, loss, test=self._test, leak=kept["leak"])
+
+    def _report(self, part: Part, loss: float, **more: Any) -> None:  # noqa: ANN401
+        step, steps = len(self.losses), self.trial.steps
+        self._tell(Progress(step=step, steps=steps, part=part.number, loss=loss, **more))
 
 
 def run(
@@ -352,10 +290,51 @@ def run_experiment(trial: Experiment, *, observer: Observer | None = None) -> di
     seconds = time.perf_counter() - start
     for tape in trial.tapes:
         tape.close()
-    return results_of(
-        trial,
-        running.history,
-        steps=len(running.losses),
-        seconds=seconds,
-        stopped=stopped,
+    return _results(trial, steps=len(running.losses), seconds=seconds, stopped=stopped)
+
+
+def _results(
+    trial: Experiment, *, steps: int, seconds: float, stopped: str | None
+) -> dict[str, Any]:
+    """Return everything that was measured."""
+    config, guard = trial.config, trial.label.guard
+    chosen = None if trial.selection is None else trial.selection.choice
+    found = results_of(
+        config,
+        trial.measures,
+        dataset=trial.table.name,
+        objective=trial.objective,
+        steps=steps,
+        planned=trial.planned,
+        guard=guard,
+        ledger=guard.ledger,
+        watch=trial.label.watch,
+        releases=trial.releases(steps),
     )
+    history, components = found["history"], trial.components
+    if found["test"] is None:  # no part was finished
+        found["test"] = trial.score(trial.test_rows)
+        found["embedding_leak"] = trial.measures.embedding_leak
+    if chosen is not None:
+        kept = history[chosen.epoch - 1]
+        found |= {name: kept[name] for name in ("test", "embedding_leak")}
+    return found | {
+        "parties": len(trial.columns),
+        "depth": config.depth,
+        "seed": config.seed,
+        "train": {"loss": history[-1]["loss"] if history else None},
+        "selected": None if chosen is None else asdict(chosen),
+        "layers": {
+            name: leak_records(monitor.report())
+            for layer in trial.layers
+            for name, monitor in layer.monitors.items()
+        },
+        "components": None
+        if components is None
+        else components.record(flipped=bool(found["objective_record"].get("flipped"))),
+        "releases": dict(guard.counts),
+        "interrupted": stopped == "interrupted",
+        "stopped": stopped,
+        "seconds": seconds,
+        "steps_per_second": steps / seconds if seconds > 0 else 0.0,
+    }

@@ -57,8 +57,8 @@ def observed(config: TrainConfig) -> dict[str, Any]:
     caught = _Caught(trial.features[0])
     looks: list[dict[str, Any]] = []
     step, rng = 0, np.random.default_rng(config.seed)
-    for batches, _test in trial.parts():
-        for rows in trial.reader.batches(torch.from_numpy(batch) for batch in batches):
+    for part in trial.schedule.parts(first=0):
+        for rows in trial.reader.batches(part.batches):
             due = step and step % config.monitor_every == 0
             probs = predict(rows, features=[caught], label=trial.label) if due else None
             for _ in train([rows], features=[caught], label=trial.label, first=step):
@@ -68,7 +68,7 @@ def observed(config: TrainConfig) -> dict[str, Any]:
                 looks.append(
                     {
                         "step": step - 1,
-                        "epoch": (step - 1) / len(batches),
+                        "epoch": (step - 1) / len(part.batches),
                         **_look(caught.gradient, probs, truth, rng),
                     }
                 )

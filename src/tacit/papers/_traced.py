@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.run import Experiment
+from tacit.measure import PooledLeak
 from tacit.monitor import LeakMonitor
 from tacit.training import train
 from tacit.training.metrics import leak_records, mean
@@ -26,8 +26,8 @@ def traced(config: TrainConfig) -> dict[str, Any]:
     window = max(-(-trial.steps // _WINDOWS), _LOOKS * config.monitor_every)
     losses: list[float] = []
     trace: list[dict[str, Any]] = []
-    for batches, _test in trial.parts():
-        rows = trial.reader.batches(torch.from_numpy(batch) for batch in batches)
+    for part in trial.schedule.parts(first=0):
+        rows = trial.reader.batches(part.batches)
         for done in train(rows, features=trial.ends, label=trial.label, first=len(losses)):
             losses.append(done.loss)
             if len(losses) % window == 0 or len(losses) == trial.steps:
@@ -36,7 +36,7 @@ def traced(config: TrainConfig) -> dict[str, Any]:
         "steps": len(losses),
         "train": {"loss": mean(losses[-window:])},
         "test": trial.score(trial.test_rows),
-        "leak": {} if trial.monitor is None else leak_records(trial.monitor.report()),
+        "leak": leak_records(trial.measures.report()),
         "layers": {n: leak_records(m.report()) for n, m in _layers(trial).items()},
         "trace": [found for found in trace if found["cut"]],
     }
@@ -50,10 +50,10 @@ def _look(trial: Experiment, losses: list[float], *, step: int) -> dict[str, Any
     return {
         "step": step,
         "loss": mean(losses),
-        "cut": {} if trial.monitor is None else _means(trial.monitor),
-        "layers": {name: _means(monitor) for name, monitor in _layers(trial).items()},
+        "cut": _means(trial.measures.recent()),
+        "layers": {name: _means(monitor.recent()) for name, monitor in _layers(trial).items()},
     }
 
 
-def _means(monitor: LeakMonitor) -> dict[str, float]:
-    return {name: leak.mean for name, leak in monitor.recent().items()}
+def _means(found: Mapping[str, PooledLeak]) -> dict[str, float]:
+    return {name: leak.mean for name, leak in found.items()}

@@ -108,13 +108,12 @@ def _conv(config: TrainConfig) -> bool:
 
 
 def _table(config: TrainConfig) -> tuple[FeatureParty, LabelParty, Iterator[Tensor]]:
-    import torch  # noqa: PLC0415 - torch loads only when it is used
 
     from tacit.experiment.run import Experiment  # noqa: PLC0415 - loads torch
 
     enough = config.monitor_every + _WARM  # an epoch has a step at least
     trial = Experiment(config.model_copy(update={"epochs": enough}))
-    rows = (torch.from_numpy(batch) for batches, _ in trial.parts() for batch in batches)
+    rows = (batch for part in trial.schedule.parts(first=0) for batch in part.batches)
     return trial.features[0], trial.label, rows
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, final
+from typing import TYPE_CHECKING, Literal, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from tacit import _config as defaults
 from tacit._config import checked, read_toml
+from tacit.party.settings import TrainingSettings
 from tacit.wire.transport.tls import Files, Identity, load_identity
 
 if TYPE_CHECKING:
@@ -37,60 +36,62 @@ _PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret", "
 
 
 @final
-class PartyConfig(BaseModel):
-    """Everything that one party decides; the fields under "both sides" must be equal on both."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class PartyConfig(TrainingSettings):
+    """Everything that one party decides; what ``plan`` takes must be equal on both sides."""
 
     role: Literal["feature", "label"]
     name: str
-    peer: str | tuple[str, ...]
-    address: str | tuple[str, ...]
-    data: Path
-    state: Path
-    keys: Path | None = None
+    peer: str | tuple[str, ...] = Field(description="The name in the other side's certificate.")
+    address: str | tuple[str, ...] = Field(description="Where the label party listens.")
+    data: Path = Field(description="What its columns mean is in the .schema.toml beside it.")
+    state: Path = Field(
+        description="Checkpoints, and the label party's keys; only you may read it."
+    )
+    keys: Path | None = Field(
+        default=None, description="Certificate, key and ca.pem; in production from your own CA."
+    )
     certificate: Path | None = None
     key: Path | None = None
     ca: Path | None = None
-    model: str = "wdl"
-    cut: int | None = Field(default=None, ge=1)
-    lr: float = Field(default=defaults.LR, gt=0)
-    weight_decay: float = Field(default=defaults.WEIGHT_DECAY, ge=0, lt=1)
-    threads: int | None = Field(default=None, ge=1)
-    wait: float = Field(default=600, gt=0)
+    wait: float = Field(default=600, gt=0, description="Seconds to wait for the other party.")
     worker: int | None = Field(default=None, ge=0)
     group: str | None = None
 
     # Both sides.
-    epochs: int = Field(default=defaults.EPOCHS, ge=1)
-    batch_size: int = Field(default=defaults.BATCH_SIZE, ge=2)
-    seed: int = Field(default=0, ge=0)
-    matching: Literal["private", "clear"] = "private"
-    test_percent: int = Field(default=10, ge=0, le=90)
-    save_every: int = Field(default=200, ge=1)
-    depth: int = Field(default=1, ge=1, le=4)
-    wire: Literal["float32", "bfloat16"] = "float32"
+    seed: int = Field(default=0, ge=0, description="Of the common order of rows; no secret.")
+    matching: Literal["private", "clear"] = Field(
+        default="private",
+        description='Of ids; "clear" is faster and shows the label party all of them.',
+    )
+    test_percent: int = Field(
+        default=10, ge=0, le=90, description="Rows held out to evaluate on, in percent."
+    )
+    save_every: int = Field(default=200, ge=1, description="Steps between checkpoints.")
+    wire: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="Or bfloat16: half the bytes, rounded values."
+    )
     workers: int = Field(default=1, ge=1, le=64)
 
     # The feature party alone.
     classes: int = Field(default=2, ge=2)
     number: int = Field(default=0, ge=0, le=7)
-    record: bool = False
+    record: bool = Field(
+        default=False, description="true writes what this party sees to a tape, for tacit audit."
+    )
 
     # The label party alone.
-    combine: Literal["sum", "mean", "max", "product", "concat"] = "sum"
-    protect: str | None = None
-    labels: str | None = None
-    objective: str | None = None
-    budget: str | None = None
     label_secret: Path | None = None
-    share_metrics: bool = False
+    share_metrics: bool = Field(
+        default=False, description="true tells the other party test AUC and accuracy, rounded."
+    )
     journal_sync: Literal["os", "always"] = "os"
-    witness: Path | None = None
-    attacks: tuple[str, ...] = ("norm", "cosine", "energy")
-    monitor_every: int = Field(default=32, ge=1)
+    witness: Path | None = Field(
+        default=None, description="Outside of state: shows if state was restored from a copy."
+    )
     write_truth: bool = False
-    on_odd_embeddings: Literal["warn", "refuse"] = "warn"
+    on_odd_embeddings: Literal["warn", "refuse"] = Field(
+        default="warn", description="Or refuse: embeddings that no honest bottom model sends."
+    )
 
     @field_validator("name", "peer")
     @classmethod
@@ -100,28 +101,6 @@ class PartyConfig(BaseModel):
         if isinstance(given, str):
             return check_name(given)
         return tuple(map(check_name, given))
-
-    @field_validator("protect", "labels", "objective", "budget")
-    @classmethod
-    def _a_spec(cls, text: str | None, info: Any) -> str | None:  # noqa: ANN401 - pydantic's
-        from tacit.accounting import Budget  # noqa: PLC0415 - loads numpy
-        from tacit.objective import get as get_objective  # noqa: PLC0415 - torch loads when used
-        from tacit.protect import get, get_labels  # noqa: PLC0415 - as above
-
-        readers: dict[str, Callable[[str], object]] = {
-            "protect": get,
-            "labels": get_labels,
-            "objective": get_objective,
-            "budget": Budget.parse,
-        }
-        return None if text is None else str(readers[info.field_name](text))
-
-    @field_validator("attacks")
-    @classmethod
-    def _known_attacks(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
-        from tacit.attack import get  # noqa: PLC0415 - torch loads only when it is used
-
-        return tuple(str(get(text)) for text in texts)
 
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:

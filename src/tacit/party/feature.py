@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from torch import nn
 
-from tacit import data, nets
+from tacit import data
 from tacit.errors import UsageError
 from tacit.party.alignment_cache import keep_matching, matching_of, rounds_of
 from tacit.party.backoff import Backoff
+from tacit.party.build import OwnColumns, build_feature
 from tacit.party.checkpoint import CheckpointStore
 from tacit.party.config import PartyConfig, identity_of
 from tacit.party.feature_session import FeatureSession
@@ -24,7 +24,7 @@ from tacit.party.run_state import BuiltParty, RunState, States
 from tacit.party.workers.replicated import team_of
 from tacit.state_dir import StateFolder
 from tacit.tape.tape import TapeWriter
-from tacit.training.party import FeatureEnd, FeatureParty, adam
+from tacit.training.party import FeatureEnd
 from tacit.training.recorder import RecordedFeatureParty
 from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Timings
@@ -101,21 +101,6 @@ def check_rows(config: PartyConfig, rows: int) -> None:
             f"batch of {config.batch_size}, so there would be no step: take a smaller batch_size "
             "on both sides, or more rows"
         )
-
-
-def bottom_of(config: PartyConfig, table: data.PartyTable) -> nn.Module:
-    """Return the feature party's part of the model as it is before the first step.
-
-    The seed is that of the plan, which both parties know: these weights are no secret.
-    """
-    numeric, cardinalities = table.inputs
-    return nets.get(config.model).bottom(
-        nets.Inputs(numeric, cardinalities),
-        cut=config.cut,
-        classes=config.classes,
-        seed=config.seed,
-        party=config.number,
-    )
 
 
 @final
@@ -200,15 +185,16 @@ class FeatureSetup:
     def _build(self, states: States | None) -> BuiltParty[FeatureEnd]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
         config = self.config
-        bottom = bottom_of(config, self.table)
-        optimizer = adam(bottom, config.lr, weight_decay=config.weight_decay)
-        self.team.tie(bottom, optimizer, new=states is None, mean=False)
-        source = self.table.source(self._common.order)
-        party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer, depth=config.depth)
+        columns = OwnColumns.of(self.table, self._common)
+        built = build_feature(config, columns, classes=config.classes, number=config.number)
+        self.team.tie(
+            built.models["bottom"], built.optimizers["bottom"], new=states is None, mean=False
+        )
+        party: FeatureEnd = built.party
         if config.record:
             party = RecordedFeatureParty(party, self._next_tape())
         return BuiltParty(
-            party=party, models={"bottom": bottom}, optimizers={"bottom": optimizer}, states=dict
+            party=party, models=built.models, optimizers=built.optimizers, states=dict
         )
 
     def _next_tape(self) -> TapeWriter:

@@ -11,7 +11,7 @@ from tacit.party.backoff import Backoff
 from tacit.party.proxies import RemoteLabel
 from tacit.party.record_exchange import RecordCopy, hand_back
 from tacit.party.run_state import RunState
-from tacit.party.schedule import Schedule, follow
+from tacit.party.schedule import Part, Schedule, follow
 from tacit.training.loop import Step, predict
 from tacit.training.party import FeatureEnd
 from tacit.wire.protocol._header import VERSION
@@ -162,19 +162,20 @@ class FeatureSession:
         keep = None if self.records is None else self.records.keep
         self.log(f"{len(common)} examples in common, {schedule.steps - start} steps to go")
 
-        def done(step: Step, last: bool) -> None:
+        def done(step: Step, part: Part) -> None:
             self.waiting.over()  # only now: a label party that never answers is not there
-            self.place.reach(step.step + 1, last=last)
+            self.place.reach(step.step + 1, last=step.step + 1 == part.stop)
             self.done(step.step + 1, schedule.steps)
 
-        def evaluate(epoch: int) -> None:
+        def evaluate(part: Part) -> None:
+            assert part.test is not None  # noqa: S101 - else there is nothing to evaluate
             label = RemoteLabel(connection, keep=keep)
-            predict(schedule.test_rows, features=features, label=label, batch_size=schedule.piece)
+            predict(part.test, features=features, label=label, batch_size=schedule.piece)
             if label.note is not None:
-                self.log(f"epoch {epoch + 1}: {label.note}")
+                self.log(f"epoch {part.number + 1}: {label.note}")
 
-        def save(stop: int) -> None:
-            connection.send(CheckpointMessage(step=stop - 1))
+        def save(part: Part) -> None:
+            connection.send(CheckpointMessage(step=part.stop - 1))
             connection.receive(CheckpointMessage)
             self.place.save()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -21,7 +20,7 @@ from tacit.guard import Guard
 from tacit.party.acceptor import Acceptor, Accepts
 from tacit.party.alignment_cache import keep_matching, matching_of, rounds_of
 from tacit.party.budget_plan import plan_party
-from tacit.party.build import combined_cut, objective_of, own_source, top_of
+from tacit.party.build import OwnColumns, build_label, guard_of, objective_of
 from tacit.party.config import PartyConfig, identity_of
 from tacit.party.feature import (
     Log,
@@ -36,7 +35,7 @@ from tacit.party.journal import Journal, Sync
 from tacit.party.journal_records import START
 from tacit.party.journaled_label import JournaledLabelEnd, Measured
 from tacit.party.label_session import LabelSession
-from tacit.party.metrics import LabelMeasures
+from tacit.party.metrics import LabelMeasures, results_of, told_of
 from tacit.party.run_state import BuiltParty, RunState, States
 from tacit.party.schedule import Schedule
 from tacit.party.workers.replicated import team_of
@@ -44,8 +43,6 @@ from tacit.rng import Key
 from tacit.state_dir import StateFolder, kept_secret, write_whole
 from tacit.training.embedding_watch import EmbeddingWatch
 from tacit.training.loop import Step
-from tacit.training.party import LabelParty, adam
-from tacit.types import Cut, Release
 from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Timings
 from tacit.wire.protocol.plan import TrainingPlan
@@ -176,11 +173,7 @@ _BY_RELEASES = (
 
 @final
 class LabelSetup:
-    """The label party: its table, its top model, its guard, its journal.
-
-    The first weights of the top model, and whatever its objective draws, come out of all 256 bits
-    of the noise key: a feature party that could search them would tell more from the gradients.
-    """
+    """The label party: its table, its top model, its guard, its journal."""
 
     def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
         self.config = config
@@ -268,37 +261,44 @@ class LabelSetup:
         assert self.table.labels is not None  # noqa: S101 - a label party's table has labels
         truth = torch.from_numpy(np.asarray(self.table.labels)[common.order])
         watch = self.measures.watcher(truth, None if states is None else states.get("memory"))
-        guard = self._guard(watch)
+        guard = guard_of(
+            config,
+            run=run_name(config),
+            classes=self.classes,
+            examples=len(common),
+            planned=self.planned,
+            watch=watch,
+            always_count=True,
+            key=self._key,
+            label_secret=self._label_secret,
+        )
         if states is not None:
             self._load(guard, states)
         self.watch.begin(states)
         labels = truth
         if config.labels is not None:
             labels = self.team.targets(lambda: self._randomized(guard, truth))
-        top = top_of(config, self.table, seed=Key(self._key))
-        optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
-        self.team.tie(top, optimizer, new=states is None, mean=True)
         release, end = self.team.releasing(labels, self.journal, scope=bytes.fromhex(common.digest))
-        party = LabelParty(
-            top,
+        built = build_label(
+            config,
+            OwnColumns.of(self.table, common),
             labels,
             guard=guard,
-            objective=objective.corrected(self.objective, guard.flips),
-            optimizer=optimizer,
-            combined_by=config.combine,
-            source=own_source(self.table, common),
-            width=combined_cut(config, self.classes),
+            loss=objective.corrected(self.objective, guard.flips),
+            classes=self.classes,
+            parties=len(config.peers),
             key=Key(self._key),
             first_steps=Schedule.of(self.plan, len(common)).per_epoch,
             embedded=self.measures.embedded,
             release=release,
             watch=self.watch,
         )
-        self.measures.learner = party.learner
+        self.team.tie(built.models["top"], built.optimizers["top"], new=states is None, mean=True)
+        self.measures.learner = built.party.learner
         return BuiltParty(
-            party=end(party),
-            models={"top": top, **party.learner.models},
-            optimizers={"top": optimizer, **party.learner.optimizers},
+            party=end(built.party),
+            models=built.models,
+            optimizers=built.optimizers,
             states=lambda: _states(guard) | self.measures.states() | self.watch.states(),
         )
 
@@ -308,30 +308,6 @@ class LabelSetup:
         self.measures.number(labels.numbers)
         return labels
 
-    def _guard(self, watch: Callable[[Cut, Release], None]) -> Guard:
-        config = self.config
-        assert config.protect is not None and self._common is not None  # noqa: S101, PT018
-        ledger = Ledger(
-            run=run_name(config),
-            budget=config.budget,
-            per_release=self._per_release,
-            examples=len(self._common),
-            measured=config.budget is not None,
-        )
-        return Guard(
-            config.protect,
-            key=self._key,
-            watch=watch,
-            labels=config.labels,
-            label_secret=self._label_secret,
-            classes=self.classes,
-            ledger=ledger,
-        )
-
-    @property
-    def _per_release(self) -> float | None:
-        return None if self.planned is None else self.planned.sum_kl
-
     def _load(self, guard: Guard, states: States) -> None:
         guard.load_state(*states["guard"])
         arrays, values = states["ledger"]
@@ -340,7 +316,7 @@ class LabelSetup:
             values,
             run=run_name(self.config),
             budget=self.config.budget,
-            per_release=self._per_release,
+            per_release=None if self.planned is None else self.planned.sum_kl,
             measured=self.config.budget is not None,
         )
         if guard.label_guard is not None:
@@ -351,9 +327,11 @@ class LabelSetup:
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
         rows, probs = self.team.whole(rows, probs) or (rows, probs)
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
-        line = self.measures.evaluated(epoch, probs, truth)
+        test = self.measures.score(probs, truth)
+        self.measures.keep(epoch, test, epoch=epoch)
+        line = ", ".join(f"test {name} {value:.4f}" for name, value in test.items())
         self._log(f"epoch {epoch + 1}: {line}")
-        return self.measures.told(epoch)
+        return told_of(test, shared=self.config.share_metrics)
 
     def _write_truth(self) -> None:
         """Write the labels by position in the common order, for an audit of what was recorded."""
@@ -380,30 +358,23 @@ class LabelSetup:
     def _results(self, ended: str) -> dict[str, Any]:
         config, works = self.config, self.place.works
         guard = None if works is None else works.party.party.guard
-        certificate = None if guard is None else guard.last_certificate
-        ledger = self._ledger() if guard is None else guard.ledger
         found = {
             "party": config.name,
             "role": config.role,
             "ended": ended,
-            "dataset": self.table.name,
-            "model": config.model,
-            "epochs": config.epochs,
-            "protection": config.protect,
-            "objective": str(self.objective),
-            "labels": config.labels,
-            "budget": config.budget,
-            "planned": None if self.planned is None else self.planned.record(),
-            "steps": self.place.stops()[-1],
+            **results_of(
+                config,
+                self.measures,
+                dataset=self.table.name,
+                objective=self.objective,
+                steps=self.place.stops()[-1],
+                planned=self.planned,
+                guard=guard,
+                ledger=self._ledger() if guard is None else guard.ledger,
+                watch=self.watch,
+            ),
             "common": None if self._common is None else len(self._common),
             "matching_rounds": self.rounds.number,
-            **self.measures.record(),
-            "warnings": self.watch.warnings,
-            "certificate": None if certificate is None else vars(certificate),
-            "label_certificate": None
-            if guard is None or guard.label_guard is None
-            else asdict(guard.label_certificate()),
-            "ledger": None if ledger is None else asdict(ledger.summary()),
             "allowed_again": dict(self.journal.allowed),
             "state": str(self.folder.path),
         }

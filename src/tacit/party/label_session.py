@@ -17,7 +17,7 @@ from tacit.party.journaled_label import JournaledLabelEnd, Measured
 from tacit.party.proxies import RemoteFeature
 from tacit.party.record_exchange import take_back
 from tacit.party.run_state import RunState
-from tacit.party.schedule import Schedule, follow
+from tacit.party.schedule import Part, Schedule, follow
 from tacit.party.workers.collectives import WorkersLostError
 from tacit.training.loop import Step, predict
 from tacit.wire.protocol.connection import Connection
@@ -142,26 +142,28 @@ class LabelSession:
         def remotes() -> list[RemoteFeature]:
             return [RemoteFeature(connection, cut=self.plan.cut) for connection in connections]
 
-        def done(step: Step, last: bool) -> None:
-            self.place.reach(step.step + 1, last=last)
+        def done(step: Step, part: Part) -> None:
+            self.place.reach(step.step + 1, last=step.step + 1 == part.stop)
             self.done(step, schedule.steps)
 
-        def evaluate(epoch: int) -> None:
-            features, rows = remotes(), schedule.test_rows
+        def evaluate(part: Part) -> None:
+            assert part.test is not None  # noqa: S101 - else there is nothing to evaluate
+            features, rows = remotes(), part.test
             probs = predict(rows, features=features, label=label, batch_size=schedule.piece)
-            step = (epoch + 1) * schedule.per_epoch - 1
             asked = [feature.shown for feature in features]
-            answer = label.evaluate(step, asked, lambda: self.evaluated(epoch, rows, probs))
+            answer = label.evaluate(
+                part.stop - 1, asked, lambda: self.evaluated(part.number, rows, probs)
+            )
             for feature in features:
                 feature.settle(answer)
 
-        def save(stop: int) -> None:
+        def save(part: Part) -> None:
             for connection in connections:
                 connection.receive(CheckpointMessage)
             label.sync()
             self.place.save()
             for connection in connections:
-                connection.send(CheckpointMessage(step=stop - 1))
+                connection.send(CheckpointMessage(step=part.stop - 1))
 
         follow(
             schedule,

@@ -1,9 +1,9 @@
-"""What the label party measures while it trains: its model, and what leaks about its labels."""
+"""What is measured of a training: the model, and what leaks about labels. One record for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 from math import log2
 from typing import Any, final
 
@@ -12,27 +12,38 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tacit.accounting import Forecast, Ledger
 from tacit.accounting.ledger import SavedState
 from tacit.attack import get as get_attack
 from tacit.evaluate.remedy import AuditedSetting
+from tacit.guard import Guard
 from tacit.measure import PooledLeak
 from tacit.monitor import LeakMonitor, MemoryMonitor
-from tacit.objective import Learner
-from tacit.party.config import PartyConfig
+from tacit.objective import Learner, Objective
 from tacit.party.journaled_label import Measured
+from tacit.party.settings import TrainingSettings
 from tacit.state_dir import StateFolder
 from tacit.training.embedding_leak import Embedded, signed
+from tacit.training.embedding_watch import EmbeddingWatch
 from tacit.training.metrics import Claims, leak_records, memory_leak, utility
 from tacit.training.verdict import MemoryLeak, verdict_of
 from tacit.types import Cut, Release
 
 Indices = npt.NDArray[np.int64]
+Watcher = Callable[[Cut, Release], None]
 
 HISTORY = "history.json"
 SHARED = ("auc", "accuracy")
 """The measures that a feature party may be told; both lie between 0 and 1."""
 SHARED_STEPS = 100
 """They are rounded to one of so many equal steps: 101 values, or that there is none."""
+
+
+def told_of(test: Mapping[str, float], *, shared: bool) -> Measured:
+    """Return what the feature parties are told of an evaluation, and how much that is."""
+    bits = len(SHARED) * log2(SHARED_STEPS + 2)
+    note = ", ".join(_rounded(name, test) for name in SHARED) if shared else None
+    return Measured(note=note, bits=bits)
 
 
 def _rounded(name: str, test: Mapping[str, float]) -> str:
@@ -43,7 +54,7 @@ def _rounded(name: str, test: Mapping[str, float]) -> str:
 
 @final
 class LabelMeasures:
-    """Attacks the releases live and keeps the measures of every epoch, in the state folder.
+    """Attacks the releases live and keeps the measures of every part, in a folder if there is one.
 
     What ``memory_leak`` has added up is part of a checkpoint; attacks that look at single releases
     begin anew after a restart, and others that add up over epochs are left out of a run that goes
@@ -51,29 +62,37 @@ class LabelMeasures:
     is predicted from, and ``learner`` is the objective at work, once there is one.
     """
 
-    def __init__(self, config: PartyConfig, folder: StateFolder, *, classes: int) -> None:
-        self._config = config
+    def __init__(
+        self, settings: TrainingSettings, folder: StateFolder | None = None, *, classes: int
+    ) -> None:
+        self._settings = settings
         self._folder = folder
         self._classes = classes
-        self._watched = bool(config.attacks)
-        watch = {"every": config.monitor_every, "classes": classes}
-        adding = [attack for attack in config.attacks if get_attack(attack).adds_up]
-        single = [attack for attack in config.attacks if attack not in adding]
-        self._monitors = [LeakMonitor(attacks, **watch) for attacks in (single, adding) if attacks]
+        attacks = settings.attacks
+        watch = {"every": settings.monitor_every, "classes": classes}
+        adding = [attack for attack in attacks if get_attack(attack).adds_up]
+        single = [attack for attack in attacks if attack not in adding]
+        self._monitors = [LeakMonitor(some, **watch) for some in (single, adding) if some]
         self._memory: MemoryMonitor | None = None
         self._claims = Claims()
         self.embedded = Embedded()
+        self.embedding_leak: float | None = None
         self.learner: Learner | None = None
         self._numbers: tuple[Indices, Indices] | None = None
-        self.history: dict[str, dict[str, Any]] = folder.read(HISTORY) or {}
+        held = None if folder is None else folder.read(HISTORY)
+        self.history: dict[str, dict[str, Any]] = held or {}
 
-    def watcher(self, truth: Tensor, state: SavedState | None) -> Callable[[Cut, Release], None]:
-        """Return what looks at every release beside the true labels."""
-        self._memory = MemoryMonitor(every=self._config.monitor_every) if self._watched else None
+    def watcher(
+        self, truth: Tensor, state: SavedState | None = None, *, more: Iterable[Watcher] = ()
+    ) -> Watcher:
+        """Return what looks at every release beside the true labels, also where it has others."""
+        every = self._settings.monitor_every
+        self._memory = MemoryMonitor(every=every) if self._settings.attacks else None
         if self._memory is not None and state is not None:
             self._memory.load_state(*state)
             self._monitors = [m for m in self._monitors if not any(a.adds_up for a in m.attacks)]
-        watchers = [w for w in (*self._monitors, self._memory, self._claims) if w is not None]
+        asked = (*self._monitors, self._memory, self._claims, *more)
+        watchers = [watcher for watcher in asked if watcher is not None]
 
         def watch(cut: Cut, release: Release) -> None:
             assert cut.ids is not None  # noqa: S101 - the label party names its examples
@@ -100,61 +119,108 @@ class LabelMeasures:
         """Return what a checkpoint keeps of it."""
         return {} if self._memory is None else {"memory": self._memory.to_state()}
 
-    def evaluated(self, epoch: int, probs: Tensor, truth: Indices) -> str:
-        """Keep the measures of an epoch and return them as a line."""
+    def score(self, probs: Tensor, truth: Indices) -> dict[str, float]:
+        """Return the model's measures, and keep what the embeddings themselves tell."""
         test = utility(probs.numpy(), truth)
+        self.embedding_leak = self.embedded.leak(truth)
         flipped = self._learned().get("flipped")
-        if flipped is not None:
-            test = signed(test, flipped=flipped)
-        self.history[str(epoch)] = {
-            "epoch": epoch,
+        return test if flipped is None else signed(test, flipped=flipped)
+
+    def keep(self, number: int, test: dict[str, float] | None, **more: float) -> dict[str, Any]:
+        """Keep what is known at the end of an epoch or a day, and return it."""
+        found = {
+            **more,
             "test": test,
-            "leak": self._leaks(LeakMonitor.recent),
+            "leak": leak_records(self.recent()),
             "memory_leak": None if self._memory is None else self._memory.leak(),
-            "embedding_leak": self.embedded.leak(truth),
+            "embedding_leak": self.embedding_leak,
         }
-        self._folder.write(HISTORY, self.history)
-        return ", ".join(f"test {name} {value:.4f}" for name, value in test.items())
+        self.history[str(number)] = found
+        if self._folder is not None:
+            self._folder.write(HISTORY, self.history)
+        return found
 
-    def told(self, epoch: int) -> Measured:
-        """Return what the feature parties are told of an epoch, and how much that is."""
-        bits = len(SHARED) * log2(SHARED_STEPS + 2)
-        if not self._config.share_metrics:
-            return Measured(note=None, bits=bits)
-        test = self.history[str(epoch)]["test"]
-        return Measured(note=", ".join(_rounded(name, test) for name in SHARED), bits=bits)
+    def recent(self) -> dict[str, PooledLeak]:
+        """Return what the monitors have found since they were asked last."""
+        return self._leaks(LeakMonitor.recent)
 
-    def _leaks(self, found: Callable[[LeakMonitor], dict[str, PooledLeak]]) -> dict[str, Any]:
+    def report(self) -> dict[str, PooledLeak]:
+        """Return what the monitors have found of all releases."""
+        return self._leaks(LeakMonitor.report)
+
+    def _leaks(
+        self, found: Callable[[LeakMonitor], dict[str, PooledLeak]]
+    ) -> dict[str, PooledLeak]:
         """Return what the monitors have found, in the order in which the attacks were named."""
         each = {name: leak for monitor in self._monitors for name, leak in found(monitor).items()}
-        return leak_records({name: each[name] for name in self._config.attacks if name in each})
+        return {name: each[name] for name in self._settings.attacks if name in each}
 
     def _learned(self) -> dict[str, Any]:
         return {} if self.learner is None else self.learner.record()
 
-    def record(self) -> dict[str, Any]:
+    def record(self, *, releases: float | None = None) -> dict[str, Any]:
         """Return everything that was measured, as plain values.
 
-        A process that is started after the end has seen no release: what the memory attack came
-        to is then taken from the measures of the last epoch.
+        ``releases`` is how often each example was released, once an epoch unless said otherwise. A
+        process that is started after the end has seen no release: what the memory attack came to
+        is then taken from the measures of the last epoch.
         """
-        epochs = [self.history[key] for key in sorted(self.history, key=int)]
-        leaks = self._leaks(LeakMonitor.report)
-        memory = memory_leak(self._memory)
-        kept = epochs[-1].get("memory_leak") if epochs else None
+        parts = [self.history[key] for key in sorted(self.history, key=int)]
+        leaks, memory = leak_records(self.report()), memory_leak(self._memory)
+        kept = parts[-1].get("memory_leak") if parts else None
         if memory is None and kept is not None:
             memory = MemoryLeak(leak=kept)
-        config = self._config
+        settings = self._settings
         setting = AuditedSetting(
-            spec=config.protect, labels=config.labels, releases=config.epochs, classes=self._classes
+            spec=settings.protect,
+            labels=settings.labels,
+            releases=settings.epochs if releases is None else releases,
+            classes=self._classes,
         )
         return {
-            "test": epochs[-1]["test"] if epochs else None,
+            "test": parts[-1]["test"] if parts else None,
             "leak": leaks,
             "memory_leak": None if memory is None else memory.leak,
             "verdict": verdict_of(leaks, memory, setting=setting, sum_kl=self._claims.sum_kl()),
-            "embedding_leak": epochs[-1].get("embedding_leak") if epochs else None,
+            "embedding_leak": parts[-1].get("embedding_leak") if parts else None,
             "objective_record": self._learned(),
             "sum_kl_per_release": self._claims.sum_kl(),
-            "history": epochs,
+            "history": parts,
         }
+
+
+def results_of(
+    settings: TrainingSettings,
+    measures: LabelMeasures,
+    *,
+    dataset: str,
+    objective: Objective,
+    steps: int,
+    planned: Forecast | None,
+    guard: Guard | None,
+    ledger: Ledger | None,
+    watch: EmbeddingWatch,
+    releases: float | None = None,
+) -> dict[str, Any]:
+    """Return the results of a training wherever it ran: what was asked for, and what came of it.
+
+    ``guard`` is None where this process has not made any release.
+    """
+    certificate = None if guard is None else guard.last_certificate
+    labels = None if guard is None or guard.label_guard is None else guard.label_certificate()
+    return {
+        "dataset": dataset,
+        "model": settings.model,
+        "protection": settings.protect,
+        "labels": settings.labels,
+        "budget": settings.budget,
+        "objective": str(objective),
+        "epochs": settings.epochs,
+        "steps": steps,
+        **measures.record(releases=releases),
+        "certificate": None if certificate is None else vars(certificate),
+        "label_certificate": None if labels is None else asdict(labels),
+        "planned": None if planned is None else planned.record(),
+        "ledger": None if ledger is None else asdict(ledger.summary()),
+        "warnings": watch.warnings,
+    }

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tacit import data
+from tacit import data, nets
 from tacit.errors import InputError, LostError, PeerError, UsageError
 from tacit.guard import Guard
 from tacit.objective import Learner, Setting
 from tacit.party.acceptor import Acceptor, PeerSession
 from tacit.party.alignment_cache import predict_rounds
-from tacit.party.build import objective_of, own_source, top_of
+from tacit.party.build import bottom_of, objective_of, top_of
 from tacit.party.config import PartyConfig
-from tacit.party.feature import ENCODING, Log, bottom_of, checkpoints_of, dialler, waiting_for
+from tacit.party.feature import ENCODING, Log, checkpoints_of, dialler, waiting_for
 from tacit.party.feature_session import greet, stop_of
 from tacit.party.label import listen, reception_of
 from tacit.party.proxies import RemoteFeature, RemoteLabel
@@ -87,12 +87,17 @@ def _trained(config: PartyConfig, folder: StateFolder, rows: Path) -> _Model:
         rows, role=config.role, encoding=encoding, own_cache=folder.folder(PREDICTED)
     )
     name = "bottom" if config.role == "feature" else "top"
-    part = bottom_of(config, table) if name == "bottom" else top_of(config, table, seed=0)
+    inputs, classes = nets.Inputs(*table.inputs), table.classes or config.classes
+    part = (
+        bottom_of(config, inputs, classes=classes, number=config.number)
+        if name == "bottom"
+        else top_of(config, inputs, classes=classes, parties=len(config.peers), seed=0)
+    )
     optimizer = adam(part, config.lr)
     learner = None if name == "bottom" else _learner(config, table, part, optimizer)
     models, optimizers = ({}, {}) if learner is None else (learner.models, learner.optimizers)
     latest.restore(models={name: part, **models}, optimizers={name: optimizer, **optimizers})
-    plan = config.plan(classes=table.classes or config.classes, purpose="predict")
+    plan = config.plan(classes=classes, purpose="predict")
     return _Model(table=table, part=part, step=latest.step, plan=plan, learner=learner)
 
 
@@ -180,7 +185,7 @@ def _score(
         objective=objective_of(config, model.table.classes or config.classes),
         optimizer=adam(model.part, config.lr),
         combined_by=config.combine,
-        source=own_source(table, common),
+        source=table.source(common.order) if any(table.inputs) else None,
         learner=model.learner,
     )
     rows = torch.arange(len(common))

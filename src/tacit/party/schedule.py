@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,17 @@ def piece_of(plan: TrainingPlan) -> int:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """Steps without a break; after them both parties save, and evaluate if an epoch ends."""
+    """Steps without a break: an epoch or a day, or a piece of one up to a checkpoint.
 
-    epoch: int
+    ``number`` counts epochs or days. ``test`` are rows to evaluate on, None where there is nothing
+    to evaluate: after the steps, or before them where ``test_first`` says so.
+    """
+
+    number: int
     first: int
     batches: list[Rows]
-    ends_epoch: bool
+    test: Rows | None = None
+    test_first: bool = False
 
     @property
     def stop(self) -> int:
@@ -43,16 +48,27 @@ class Part:
         return self.first + len(self.batches)
 
 
+class Parts(Protocol):
+    """An order of work: of several epochs, or of the days of a stream."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+
+    def parts(self, *, first: int) -> Iterator[Part]:
+        """Return what is left to do from a step on."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """The order of work on so many common examples.
+    """The order of work in epochs, on so many common examples.
 
     >>> plan = TrainingPlan(
     ...     epochs=2, batch_size=4, order_seed=0, cut=(2,), test_percent=20, save_every=3
     ... )
     >>> schedule = Schedule.of(plan, 25)
-    >>> [(part.epoch, part.first, part.stop) for part in schedule.parts(first=4)]
+    >>> [(part.number, part.first, part.stop) for part in schedule.parts(first=4)]
     [(0, 4, 5), (1, 5, 6), (1, 6, 9), (1, 9, 10)]
     """
 
@@ -115,11 +131,12 @@ class Schedule:
                     epoch=epoch,
                 )
             )
+            ends_epoch = stop == start + self.per_epoch
             yield Part(
-                epoch=epoch,
+                number=epoch,
                 first=at,
                 batches=[self._share(rows) for rows in batches[offset : stop - start]],
-                ends_epoch=stop == start + self.per_epoch,
+                test=self.test_rows if ends_epoch and len(self.test) else None,
             )
             at = stop
 
@@ -131,26 +148,36 @@ class Schedule:
 
 
 def follow(
-    schedule: Schedule,
+    schedule: Parts,
     *,
-    first: int,
+    first: int = 0,
     features: Sequence[FeatureEnd],
     label: LabelEnd,
-    done: Callable[[Step, bool], None],
-    evaluate: Callable[[int], None],
-    save: Callable[[int], None],
+    done: Callable[[Step, Part], None],
+    evaluate: Callable[[Part], None],
+    save: Callable[[Part], None],
     depth: int = 1,
+    read_ahead: Callable[[Iterable[Rows]], Iterable[Rows]] = iter,
 ) -> None:
-    """Do what is left to do, the same on both sides.
+    """Do what is left to do: the same at every party, and where all are in one process.
 
-    ``done`` hears of every step, and whether it is the last before a checkpoint. With ``depth``
-    the bottom models are so many steps ahead; a part ends with no step under way. The label party
-    alone takes its steps one by one, whatever the plan's depth.
+    ``done`` hears of every step with its part, ``evaluate`` of every part with rows to evaluate on,
+    and ``save`` of every part that is over. With ``depth`` the bottom models are so many steps
+    ahead; a part ends with no step under way. The label party alone takes its steps one by one,
+    whatever the plan's depth. ``read_ahead`` may read batches before their step.
     """
     for part in schedule.parts(first=first):
-        steps = train(part.batches, features=features, label=label, first=part.first, depth=depth)
+        if part.test is not None and part.test_first:
+            evaluate(part)
+        steps = train(
+            read_ahead(part.batches),
+            features=features,
+            label=label,
+            first=part.first,
+            depth=depth,
+        )
         for step in steps:
-            done(step, step.step + 1 == part.stop)
-        if part.ends_epoch and len(schedule.test):
-            evaluate(part.epoch)
-        save(part.stop)
+            done(step, part)
+        if part.test is not None and not part.test_first:
+            evaluate(part)
+        save(part)

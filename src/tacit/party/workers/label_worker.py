@@ -16,7 +16,7 @@ from torch import Tensor
 from tacit import objective
 from tacit.guard import Guard
 from tacit.party.alignment_cache import matching_of
-from tacit.party.build import objective_of, own_source, top_of
+from tacit.party.build import OwnColumns, build_label, objective_of
 from tacit.party.config import PartyConfig
 from tacit.party.feature import Log, checkpoints_of, encoding_of, table_of
 from tacit.party.journaled_label import JournaledLabelEnd, Measured
@@ -25,10 +25,10 @@ from tacit.party.label_session import LabelSession
 from tacit.party.run_state import BuiltParty, RunState, States
 from tacit.party.workers.replicated import team_of
 from tacit.protect import get_labels
+from tacit.rng import Key
 from tacit.state_dir import StateFolder
 from tacit.training.embedding_watch import EmbeddingWatch
 from tacit.training.loop import Step
-from tacit.training.party import LabelParty, adam
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.psi.align import Alignment, Matching
 from tacit.wire.transport.grpc_server import Listener
@@ -108,24 +108,27 @@ class LabelWorker:
         if config.labels is not None:
             labels = self.team.targets(lambda: labels)
             flips = get_labels(config.labels).flips(self.classes)
-        top = top_of(config, self.table, seed=0)  # worker 0's first weights take their place
-        optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
-        self.team.tie(top, optimizer, new=states is None, mean=True)
         release, end = self.team.releasing(labels, None, scope=b"")
         assert config.protect is not None and release is not None  # noqa: S101, PT018
-        party = LabelParty(
-            top,
+        built = build_label(
+            config,
+            OwnColumns.of(self.table, common),
             labels,
             guard=Guard(config.protect),  # only says what it needs: worker 0's makes releases
-            objective=objective.corrected(loss, flips),
-            optimizer=optimizer,
-            combined_by=config.combine,
-            source=own_source(self.table, common),
+            loss=objective.corrected(loss, flips),
+            classes=self.classes,
+            parties=len(config.peers),
+            key=Key.from_seed(0),  # worker 0's first weights take the place of these
+            first_steps=0,
             release=release,
             watch=self.watch,
         )
+        self.team.tie(built.models["top"], built.optimizers["top"], new=states is None, mean=True)
         return BuiltParty(
-            party=end(party), models={"top": top}, optimizers={"top": optimizer}, states=dict
+            party=end(built.party),
+            models=built.models,
+            optimizers=built.optimizers,
+            states=dict,
         )
 
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:  # noqa: ARG002
