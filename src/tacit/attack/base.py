@@ -228,7 +228,7 @@ class Attack(Specified, ABC):
         return mask.nonzero().flatten()
 
 
-ATTACKS: Registry[Attack] = Registry("attack")
+ATTACKS: Registry[Attack] = Registry("attack", base=Attack)
 
 
 def shift(values: Tensor, power: int) -> Tensor:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tacit.data.ads_file import write_ads_parquet
-    from tacit.data.catalog import Checked, DataSet, check, describe, find, load, names
+    from tacit.data.catalog import (
+        Checked,
+        DataSet,
+        check,
+        describe,
+        find,
+        load,
+        names,
+        register_dataset,
+    )
     from tacit.data.datasets.ads import CEILING, ads_rows, bayes_auc
     from tacit.data.directories import cache_directory, data_directory
     from tacit.data.encoding import Encoding
@@ -62,6 +71,7 @@ __all__ = [
     "order",
     "parse_schema",
     "read_schema",
+    "register_dataset",
     "schema_path",
     "split",
     "stream",
@@ -73,7 +83,16 @@ __all__ = [
 
 _HOMES = {
     "ads_file": ("write_ads_parquet",),
-    "catalog": ("Checked", "DataSet", "check", "describe", "find", "load", "names"),
+    "catalog": (
+        "Checked",
+        "DataSet",
+        "check",
+        "describe",
+        "find",
+        "load",
+        "names",
+        "register_dataset",
+    ),
     "datasets.ads": ("CEILING", "ads_rows", "bayes_auc"),
     "directories": ("cache_directory", "data_directory"),
     "encoding": ("Encoding",),
