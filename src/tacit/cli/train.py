@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.live import LiveView
+from tacit.cli.plugin_option import Plugins
 from tacit.errors import UsageError
 
 
@@ -45,13 +46,14 @@ def train(
     attacks: Annotated[list[str] | None, _flag("An attack to run; repeat it.", "--attack")] = None,
     monitor_every: Annotated[int | None, _flag("Attack every n-th release. [32]")] = None,
     threads: Annotated[int | None, _flag("Threads of torch. [all cores]")] = None,
+    _plugins: Plugins = None,
     out: Annotated[Path | None, _flag("Run directory to write. [none]")] = None,
     record: Annotated[bool, _flag("Write what is seen to a tape in OUT.", "--record")] = False,
     tensorboard: Annotated[bool, _flag("Log to OUT/tensorboard too.", "--tensorboard")] = False,
     as_json: Annotated[bool, _flag("Print one JSON object, nothing else.", "--json")] = False,
 ) -> None:
     """Train a split model in one process, attack its releases and measure both."""
-    apart = ("config", "out", "record", "tensorboard", "as_json")
+    apart = ("config", "_plugins", "out", "record", "tensorboard", "as_json")
     given = {k: v for k, v in ctx.params.items() if v not in (None, [], ()) and k not in apart}
     results, view = run_training(
         config, given, out, quiet=as_json, board=tensorboard, record=record

@@ -14,7 +14,7 @@ from tacit.accounting import Ledger
 from tacit.errors import InputError, ReplayError
 from tacit.guard.checks import check_release, check_untouched, strongest
 from tacit.guard.labels import LabelGuard, label_key
-from tacit.guard.state import Arrays, Last, State, state_types, noise_key, pack, unpack
+from tacit.guard.state import Arrays, Last, State, noise_key, pack, state_types, unpack
 from tacit.measure.bounds import auc_bound, gaussian_auc
 from tacit.protect import Chain, LabelMechanism, Protection, RandomizedLabels
 from tacit.protect import get as get_protection
