@@ -85,30 +85,51 @@ class Entry(Generic[T]):
 
 @final
 class Registry(Generic[T]):
-    """The things of one kind, by name."""
+    """The things of one kind by name, in the order of registration; all derive from ``base``."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, base: type = Specified) -> None:
         self.kind = kind
-        self._entries: dict[str, Entry[T]] = {}
+        self.entries: dict[str, Entry[T]] = {}
+        self._base = base
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Return a decorator that puts a frozen dataclass under this name."""
+        """Return a decorator that registers a frozen dataclass under a name that is free."""
 
         def add(cls: type[T]) -> type[T]:
-            if name in self._entries:
-                raise SpecError(f"{self.kind} {name!r} is registered already: choose another name")
+            self._check(name, cls)
             cls.spec_name = name
-            self._entries[name] = Entry(name, cls)
+            self.entries[name] = Entry(name, cls)
             return cls
 
         return add
 
+    def _check(self, name: str, cls: object) -> None:
+        """Refuse a name that no spec could use or that is taken, and a class that is none of ours.
+
+        Authors of plug-ins read these messages, and what is wrong would show only when it is used.
+        """
+        what = f"{self.kind} {name!r}"
+        if not isinstance(name, str) or re.fullmatch(r"[A-Za-z_][\w-]*", name) is None:
+            raise SpecError(f"{what}: a name is a letter, then letters, digits, _ or -")
+        if name in self.entries:
+            held = self.entries[name].cls
+            raise SpecError(
+                f"{what} is registered already, as {held.__module__}.{held.__qualname__}: "
+                "choose another name"
+            )
+        if not (isinstance(cls, type) and issubclass(cls, self._base)):
+            raise SpecError(f"{what} must be a class that derives from {self._base.__name__}")
+        if "__dataclass_params__" not in vars(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            raise SpecError(f"{what} must be a frozen dataclass: write @dataclass(frozen=True)")
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise SpecError(f"{what} lacks {', '.join(missing)}: see {self._base.__name__}")
+
     def __iter__(self) -> Iterator[Entry[T]]:
-        return iter(self._entries.values())
+        return iter(self.entries.values())
 
     def names(self) -> list[str]:
         """Return every registered name, in the order of registration."""
-        return list(self._entries)
+        return list(self.entries)
 
     def get(self, text: str) -> T:
         """Return the object that one item of spec text describes."""
@@ -119,11 +140,11 @@ class Registry(Generic[T]):
 
     def build(self, item: Item) -> T:
         """Return the object of a parsed item, with every parameter checked."""
-        if item.name not in self._entries:
+        if item.name not in self.entries:
             raise SpecError(
                 f"unknown {self.kind} {item.name!r}: {nearest(item.name, self.names())}"
             )
-        cls = self._entries[item.name].cls
+        cls = self.entries[item.name].cls
         fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
         hints = typing.get_type_hints(cls)
         given = _bind(item, list(fields))

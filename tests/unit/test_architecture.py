@@ -21,7 +21,7 @@ LAYERS = (
     {"protect", "attack", "nets", "data", "objective"},
     {"evaluate"},
     {"guard", "monitor"},
-    {"tape"},
+    {"tape", "plugins"},
     {"training"},
     {"wire"},
     {"party"},

@@ -297,11 +297,10 @@ def mutated(content, rng):
 
 
 FUZZ = """
-import json, sys
+import json, runpy, sys
 from pathlib import Path
-import numpy as np
 sys.path[:0] = json.loads(sys.argv[4])
-from test_audit_inputs import fuzzed
+fuzzed = runpy.run_path(sys.argv[5])["fuzzed"]
 print(json.dumps(fuzzed(Path(sys.argv[1]), tries=int(sys.argv[2]), seed=int(sys.argv[3]))))
 """
 
@@ -327,7 +326,7 @@ def fuzzed(folder, *, tries, seed):
 def test_mutated_files_are_refused_or_read_and_do_no_harm(tmp_path):
     """In a process of its own: what ends a process would end this one too."""
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", FUZZ, str(tmp_path), "60", "1", json.dumps(sys.path)],
+        [sys.executable, "-c", FUZZ, str(tmp_path), "60", "1", json.dumps(sys.path), __file__],
         capture_output=True,
         text=True,
         check=False,

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_protections import SPECS
 
+import guard_examples
+from guard_examples import CHAINS, KEY, NAMES, SPECS, course, released, same, stored
 from tacit import Guard
 from tacit.accounting import Ledger
 from tacit.errors import InputError, ParameterError, ReplayError
@@ -22,40 +23,7 @@ from tacit.protect.base import BATCH, RUNNING, Plan, Protection
 from tacit.protect.noise_terms import Isotropic
 from tacit.testing import low_rank_cut
 
-KEY = bytes(range(32))
-CHAINS = [
-    "marvell(s=4) | gaussian(0.01)",
-    "max_norm | marvell(sum_kl=0.5, covariance=full) | iso(t=1)",
-]
 SHAPES = [(64, 8, torch.float32), (24, 40, torch.float32), (24, 40, torch.float64)]
-NAMES = ["marvell(s=4)", "marvell(s=4, covariance=full)", "iso(1)", *CHAINS]
-
-
-def course(batch=64, width=8, dtype=torch.float32):
-    """Cuts of every kind: ordinary ones of all scales, one class, zeros, a single row."""
-    plain = [low_rank_cut(batch, width, seed=n, dtype=dtype) for n in range(12)]
-    plain = [replace(c, grads=c.grads * 2.0 ** (n % 5), weight=0.5) for n, c in enumerate(plain)]
-    alone = replace(plain[0], labels=torch.zeros_like(plain[0].labels))
-    zero = replace(plain[1], grads=torch.zeros_like(plain[1].grads))
-    one = replace(alone, grads=alone.grads[:1], labels=alone.labels[:1], probs=alone.probs[:1])
-    cuts = [alone, plain[0], alone, *plain[1:], zero, alone, one, *plain[:2], alone]
-    return [replace(cut, step=step, embeddings=cut.grads + step) for step, cut in enumerate(cuts)]
-
-
-def stored(path, *, step=0, **states):
-    """Return states as they come back from a checkpoint on disk."""
-    CheckpointStore(path, run="r").save(step, models={}, optimizers={}, states=states)
-    return CheckpointStore(path, run="r").latest().states
-
-
-def released(guard, cuts):
-    return [guard.release(cut) for cut in cuts]
-
-
-def same(ones, others):
-    for one, other in zip(ones, others, strict=True):
-        assert torch.equal(one.grads, other.grads)
-        assert (one.step, one.certificate) == (other.step, other.certificate)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -107,8 +75,10 @@ def test_what_was_refused_stays_refused(spec, tmp_path):
 def test_a_killed_process_is_taken_up_where_it_was_stored(tmp_path):
     code = (
         "import os, signal, sys\n"
-        "from test_guard_state import *\n"
-        "store = Checkpoints(sys.argv[1], run='r')\n"
+        "from guard_examples import KEY, NAMES, course\n"
+        "from tacit import Guard\n"
+        "from tacit.party.checkpoint import CheckpointStore\n"
+        "store = CheckpointStore(sys.argv[1], run='r')\n"
         "guards = {f'g{n}': Guard(spec, key=KEY) for n, spec in enumerate(NAMES)}\n"
         "for step, cut in enumerate(course(24, 40)[:6]):\n"
         "    for guard in guards.values():\n"
@@ -117,7 +87,7 @@ def test_a_killed_process_is_taken_up_where_it_was_stored(tmp_path):
         "    store.save(step + 1, models={}, optimizers={}, states=states)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    here = Path(__file__).parent
+    here = Path(guard_examples.__file__).parent
     found = subprocess.run([sys.executable, "-c", code, tmp_path], check=False, cwd=here)  # noqa: S603
     assert found.returncode == -signal.SIGKILL
     cuts, held = course(24, 40), CheckpointStore(tmp_path, run="r").latest()

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, optimize, stats
-from test_guard_state import KEY, released, same, stored
-from test_protections import SPECS
 
+from guard_examples import KEY, SPECS, released, same, stored
 from tacit import Cut, Guard, measure, protect
 from tacit.accounting import Ledger
 from tacit.errors import BudgetError, InputError

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+from guard_examples import SPECS
 from tacit import Cut, Guard, measure, protect
 from tacit.errors import ReleaseError, ReplayError
 from tacit.protect.base import NOISE_ONLY, RUNNING, Batch, Plan, Protection
@@ -15,25 +16,6 @@ from tacit.protect.marvell.class_stats import ClassStatistics
 from tacit.protect.noise_terms import Along, Isotropic
 from tacit.rng import Key
 from tacit.testing import ProtectionContract, low_rank_cut
-
-EXAMPLES = {
-    "none": ["none"],
-    "gaussian": ["gaussian(0.1)", "gaussian(100)"],
-    "iso": ["iso(1)", "iso(t=25)"],
-    "max_norm": ["max_norm", "max_norm | gaussian(0.05)"],
-    "max_norm_positive": ["max_norm_positive"],
-    "marvell": [
-        "marvell(s=4)",
-        "marvell(s=0.1)",
-        "marvell(sum_kl=0.16)",
-        "marvell(error=0.4)",
-        "marvell(s=4, covariance=full)",
-        "marvell(s=0.1, covariance=full)",
-        "marvell(sum_kl=0.16, covariance=full)",
-        "marvell(error=0.4, covariance=full)",
-    ],
-}
-SPECS = [spec for name in protect.PROTECTIONS.names() for spec in EXAMPLES.get(name, [name])]
 
 
 @pytest.mark.parametrize("check", ProtectionContract.checks())

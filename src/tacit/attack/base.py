@@ -314,7 +314,7 @@ class LabelledAttack(Attack, ABC):
         return self
 
 
-ATTACKS: Registry[Attack] = Registry("attack")
+ATTACKS: Registry[Attack] = Registry("attack", base=Attack)
 
 
 def shift(values: Tensor, power: int) -> Tensor:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit.cli.audit_images import images_of
+from tacit.cli.plugin_option import Plugins
 from tacit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def audit(
         float, typer.Option("--seconds", "--time-budget", help="Time for each attack.")
     ] = 120.0,
     seed: Annotated[int, typer.Option(help="Of side information and folds.")] = 0,
+    _plugins: Plugins = None,
     out: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.plugin_option import Plugins
 from tacit.data.catalog import Checked, DataSet, check, describe, find, names
 from tacit.data.directories import data_directory
 
@@ -23,7 +24,7 @@ Name = Annotated[str, typer.Argument(help="The name of a data set.")]
 
 
 @app.command("list")
-def show_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def show_all(data_dir: DataDir = None, _plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List every data set, and whether its files are here."""
     rows = [_facts(describe(name), data_dir) for name in names()]
     if as_json:
@@ -45,7 +46,9 @@ def show_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 @app.command("describe")
-def show_one(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def show_one(
+    name: Name, data_dir: DataDir = None, _plugins: Plugins = None, as_json: AsJson = False
+) -> None:
     """Say what a data set is, where to get it and where to put it."""
     facts = _facts(describe(name), data_dir)
     if as_json:
@@ -62,7 +65,9 @@ def show_one(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> N
 
 
 @app.command("check")
-def check_one(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def check_one(
+    name: Name, data_dir: DataDir = None, _plugins: Plugins = None, as_json: AsJson = False
+) -> None:
     """Read a data set, or a CSV or Parquet file with a schema, and count its rows."""
     result = check(name, data_dir)
     if as_json:

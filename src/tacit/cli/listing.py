@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.plugin_option import Plugins
 from tacit.spec import Entry
 
 app = typer.Typer(help="List protections, attacks, models or objectives.", no_args_is_help=True)
@@ -17,7 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 
 @app.command("protections")
-def protections(as_json: AsJson = False) -> None:
+def protections(_plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List every protection with its parameters and what it guarantees."""
     from tacit.protect import PROTECTIONS  # noqa: PLC0415 - torch loads only when it is used
 
@@ -26,7 +27,7 @@ def protections(as_json: AsJson = False) -> None:
 
 
 @app.command("labels")
-def labels(as_json: AsJson = False) -> None:
+def labels(_plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List every label mechanism with its parameters and what it guarantees."""
     from tacit.protect import LABELS  # noqa: PLC0415 - torch loads only when it is used
 
@@ -35,7 +36,7 @@ def labels(as_json: AsJson = False) -> None:
 
 
 @app.command("attacks")
-def attacks(as_json: AsJson = False) -> None:
+def attacks(_plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List every attack with its parameters and what it must know."""
     from tacit.attack import ATTACKS  # noqa: PLC0415 - torch loads only when it is used
 
@@ -47,7 +48,7 @@ def attacks(as_json: AsJson = False) -> None:
 
 
 @app.command("models")
-def models(as_json: AsJson = False) -> None:
+def models(_plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List every model architecture with its parameters."""
     from tacit.nets import MODELS  # noqa: PLC0415 - torch loads only when it is used
 
@@ -55,7 +56,7 @@ def models(as_json: AsJson = False) -> None:
 
 
 @app.command("objectives")
-def objectives(as_json: AsJson = False) -> None:
+def objectives(_plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List every training objective with its parameters and what it guarantees."""
     from tacit.objective import OBJECTIVES  # noqa: PLC0415 - torch loads only when it is used
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 from rich.console import Console
 
+from tacit.cli.plugin_option import Files, load_plugins, plugin_option
 from tacit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="This party's TOML file.")]
+
+
+def _load(paths: Files) -> Files:
+    _wait_without_spinning()  # plug-ins load torch
+    return load_plugins(paths)
 
 
 def party(
@@ -54,6 +60,7 @@ def party(
         int | None,
         typer.Option(metavar="NUMBER", help="Which of the party's workers this is, from 0 on."),
     ] = None,
+    _plugins: Annotated[Files, plugin_option(_load)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train with another party over the network, or go on with it after any interruption."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tacit.cli.party import ConfigFile, Log, show
+from tacit.cli.plugin_option import Plugins
 
 
 def predict(
@@ -16,6 +17,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="Label party: where to write the predictions.")] = Path(
         "predictions.csv"
     ),
+    _plugins: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Score new rows together; run it on both sides. The predictions stay at the label party.

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tacit.cli.plugin_option import Plugins
 from tacit.cli.report_sweep import SweepFiles, check_place, is_store
 from tacit.errors import UsageError
 
@@ -35,6 +36,7 @@ def report(
     pdf: Annotated[Path | None, _of_sweep("The same as PDF, printed by chromium.")] = None,
     csv: Annotated[Path | None, _of_sweep("Rows of all trials to write.")] = None,
     parquet: Annotated[Path | None, _of_sweep("The same as Parquet.")] = None,
+    _plugins: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a page about one or several training runs, about an audit, or about a sweep."""

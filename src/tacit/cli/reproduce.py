@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.plugin_option import Plugins
 from tacit.cli.sweep_view import SweepView, duration
 from tacit.errors import TacitError, UsageError
 
@@ -35,6 +36,7 @@ def reproduce(
     changed: Annotated[
         list[str] | None, typer.Option("--set", help="FIELD=VALUE in every trial; repeat it.")
     ] = None,
+    _plugins: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run the trials of a paper's table or figure, and print it with the paper's numbers."""

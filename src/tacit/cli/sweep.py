@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from tacit.cli.plugin_option import Plugins
 from tacit.cli.report_sweep import check_place
 from tacit.cli.sweep_view import SweepView
 from tacit.errors import TacitError, UsageError
@@ -31,6 +32,7 @@ def sweep(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run again what failed before.")
     ] = False,
+    _plugins: Plugins = None,
     report: Annotated[Path | None, typer.Option(help="Page to write. [none]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -12,6 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from tacit.cli.live import LiveView
+from tacit.cli.plugin_option import Plugins
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig, read_config
 from tacit.party.settings import TrainingSettings
@@ -74,6 +75,7 @@ def _flag(text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own type is 
 @with_settings
 def train(
     config: Annotated[Path | None, _flag("TOML file; flags override it.")] = None,
+    _plugins: Plugins = None,
     out: Annotated[Path | None, _flag("Run directory to write. [none]")] = None,
     record: Annotated[bool, _flag("Write what is seen to a tape in OUT.", "--record")] = False,
     tensorboard: Annotated[bool, _flag("Log to OUT/tensorboard too.", "--tensorboard")] = False,

@@ -10,7 +10,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.data.catalog import Checked, DataSet, check, describe, find, load, names
+    from tacit.data.catalog import (
+        Checked,
+        DataSet,
+        check,
+        describe,
+        find,
+        load,
+        names,
+        register_dataset,
+    )
     from tacit.data.datasets.ads import CEILING, ads_rows, bayes_auc
     from tacit.data.directories import cache_directory, data_directory
     from tacit.data.encoding import Encoding
@@ -60,6 +69,7 @@ __all__ = [
     "order",
     "parse_schema",
     "read_schema",
+    "register_dataset",
     "schema_path",
     "split",
     "stream",
@@ -70,7 +80,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "catalog": ("Checked", "DataSet", "check", "describe", "find", "load", "names"),
+    "catalog": (
+        "Checked",
+        "DataSet",
+        "check",
+        "describe",
+        "find",
+        "load",
+        "names",
+        "register_dataset",
+    ),
     "datasets.ads": ("CEILING", "ads_rows", "bayes_auc"),
     "directories": ("cache_directory", "data_directory"),
     "encoding": ("Encoding",),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from tacit.data.directories import data_directory
 from tacit.errors import InputError, SpecError
@@ -68,7 +68,7 @@ class DataSet:
     classes: int
     source: str
     licence: str
-    loader: str
+    loader: str | Callable[..., Table]
     places: tuple[str, ...] = ()
     several: bool = False
     picture: tuple[int, int, int] | None = None
@@ -278,6 +278,44 @@ _ALL = (
 ENTRIES = {entry.name: entry for entry in _ALL}
 
 
+def register_dataset(
+    name: str,
+    *,
+    description: str,
+    classes: int = 2,
+    rows: int | None = None,
+    positives: float | None = None,
+    source: str = _HERE,
+    licence: str = "none stated",
+    places: tuple[str, ...] = (),
+    several: bool = False,
+) -> Callable[[Callable[..., Table]], Callable[..., Table]]:
+    """Return a decorator that registers a function which returns a ``Table`` as a data set.
+
+    With ``places`` the function is called with the files that were found there; one that takes
+    ``rows`` and ``seed`` makes its rows by them. The rest is as in :class:`DataSet`.
+    """
+
+    def add(loader: Callable[..., Table]) -> Callable[..., Table]:
+        if name in ENTRIES or name.endswith(_FILES) or not name:
+            raise SpecError(f"data set {name!r} is taken: choose another name")
+        ENTRIES[name] = DataSet(
+            name=name,
+            description=description,
+            rows=rows,
+            positives=positives,
+            classes=classes,
+            source=source,
+            licence=licence,
+            loader=loader,
+            places=places,
+            several=several,
+        )
+        return loader
+
+    return add
+
+
 _FILES = (".csv", ".csv.gz", ".parquet")
 
 
@@ -385,13 +423,17 @@ def _missing(entry: DataSet, root: Path) -> str:
     )
 
 
-def _loader(address: str) -> Callable[..., Any]:
+def _loader(address: str | Callable[..., Table]) -> Callable[..., Table]:
+    if not isinstance(address, str):
+        return address
     module, _, function = address.partition(":")
-    loader: Callable[..., Any] = getattr(import_module(module), function)
+    loader: Callable[..., Table] = getattr(import_module(module), function)
     return loader
 
 
-def _call(address: str, name: str, options: dict[str, object], *subject: object) -> Table:
+def _call(
+    address: str | Callable[..., Table], name: str, options: dict[str, object], *subject: object
+) -> Table:
     """Call a loader after checking that it takes the options."""
     loader = _loader(address)
     parameters = inspect.signature(loader).parameters.values()
@@ -400,8 +442,7 @@ def _call(address: str, name: str, options: dict[str, object], *subject: object)
         if option not in known:
             way_out = nearest(option, known) if known else "it takes none"
             raise SpecError(f"{name} has no option {option!r}: {way_out}")
-    table: Table = loader(*subject, **options)
-    return table
+    return loader(*subject, **options)
 
 
 def _sampled(table: Table, rows: int | None, seed: int) -> Table:

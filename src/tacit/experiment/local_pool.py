@@ -13,22 +13,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Protocol, final
 
+from tacit.plugins import Plugin
+
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One trial to run: the key of its results, the task and the configuration's values."""
+    """One trial to run: the key of its results, the task and the configuration's values.
+
+    ``plugins`` are run before it, from the text that the driver read: a file that changes
+    meanwhile, or is not on a worker's machine, makes no difference.
+    """
 
     key: str
     task: str
     config: Mapping[str, Any]
+    plugins: tuple[Plugin, ...] = ()
     attempt: int = 1
 
     def message(self) -> dict[str, Any]:
         """Return what a worker is told."""
-        return {"task": self.task, "config": dict(self.config)}
+        plugins = [{"path": plugin.path, "source": plugin.source} for plugin in self.plugins]
+        return {"task": self.task, "config": dict(self.config), "plugins": plugins}
 
 
 @final

@@ -22,6 +22,7 @@ from tacit.experiment.config import TrainConfig
 from tacit.experiment.local_pool import Ended, Job, LocalPool, Runner, cores
 from tacit.experiment.sweep_store import SweepStore, TrialRecord, key_of, settings_of
 from tacit.experiment.sweep_worker import TRAIN
+from tacit.plugins import loaded_files
 
 ATTEMPTS = 3
 """How often a trial is started whose workers die before it counts as failed."""
@@ -62,15 +63,22 @@ def run_sweep(
 
     A task is ``module:function`` and takes a configuration to a record of plain values; every
     worker must be able to import it. Equal trials are one. A trial that raises is recorded with
-    its error; one whose worker dies is started again, ``ATTEMPTS`` times in all.
+    its error; one whose worker dies is started again, ``ATTEMPTS`` times in all. Workers run the
+    plug-ins that this process has loaded from files.
 
     Guarantee: ``results`` do not depend on the number of workers, on their order or on
     interruptions, bit for bit, on machines of one kind with one version of torch.
     """
-    every = {key_of(config, task): config for config in trials}
+    plugins = loaded_files()
+    every = {key_of(config, task, plugins=plugins): config for config in trials}
     kept = SweepStore(store)
     jobs = [
-        Job(key=key, task=task, config=_values(config, kept=settings_of(config), on=on))
+        Job(
+            key=key,
+            task=task,
+            config=_values(config, kept=settings_of(config), on=on),
+            plugins=plugins,
+        )
         for key, config in every.items()
     ]
     with closing(kept):

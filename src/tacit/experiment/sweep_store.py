@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, final
@@ -25,6 +25,7 @@ from typing import Any, final
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.fields import finite
+from tacit.plugins import Plugin
 
 FORMAT = 1
 _KIND = "tacit sweep"
@@ -63,8 +64,10 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
     return config.model_dump(mode="json", exclude=_PLACES)
 
 
-def key_of(config: TrainConfig, task: str) -> str:
+def key_of(config: TrainConfig, task: str, *, plugins: Iterable[Plugin] = ()) -> str:
     """Return the hash that a trial's results are kept under.
+
+    The text of a plug-in is part of it where the trial uses one of its names.
 
     >>> one = TrainConfig(protect="marvell(s=4)", threads=2)
     >>> key_of(one, "a:b") == key_of(TrainConfig(protect="marvell( 4 )"), "a:b")
@@ -76,6 +79,9 @@ def key_of(config: TrainConfig, task: str) -> str:
         if settings[name] is None:
             del settings[name]
     asked = {"format": FORMAT, "task": task, "config": settings}
+    names = json.dumps(settings)
+    if used := sorted(plugin.digest for plugin in plugins if plugin.used_by(names)):
+        asked["plugins"] = used
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

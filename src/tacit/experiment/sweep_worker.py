@@ -23,6 +23,7 @@ from typing import IO, Any
 from tacit._version import __version__
 from tacit.errors import TacitError, UsageError
 from tacit.experiment.config import TrainConfig
+from tacit.plugins import load_installed, load_source
 
 TRAIN = "tacit.experiment.sweep_worker:train"
 """The task that a sweep runs where none is named."""
@@ -47,6 +48,9 @@ def perform(job: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     results, error = None, None
     try:
+        load_installed()
+        for plugin in job.get("plugins", ()):
+            load_source(plugin["path"], plugin["source"])
         results = _task(job["task"])(TrainConfig.of(job["config"], source="the trial"))
     except TacitError as found:
         error = str(found)

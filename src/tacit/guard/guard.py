@@ -14,7 +14,7 @@ from tacit.accounting import Ledger
 from tacit.errors import InputError, ReplayError
 from tacit.guard.checks import check_release, check_untouched, strongest
 from tacit.guard.labels import LabelGuard, label_key
-from tacit.guard.state import Arrays, Last, State, noise_key, pack, seen_classes, unpack
+from tacit.guard.state import Arrays, Last, State, noise_key, pack, state_types, unpack
 from tacit.measure.bounds import auc_bound, gaussian_auc
 from tacit.protect import Chain, LabelMechanism, Protection, RandomizedLabels
 from tacit.protect import get as get_protection
@@ -88,6 +88,7 @@ class Guard:
         require(reduction in ("mean", "sum"), "reduction must be mean or sum", reduction)
         self.protection = get_protection(spec)
         self._spec = str(self.protection)
+        self._types = state_types(self.protection.memory_types)
         self.counts: Counter[str] = Counter()
         self._key = noise_key(key, seed, label_secret=label_secret)
         self._mean = reduction == "mean"
@@ -156,7 +157,7 @@ class Guard:
         """Return the protected gradients with their certificate, or raise and release nothing."""
         if self.label_guard is not None:
             cut = self.label_guard.admit(cut)
-        seen = seen_classes(self._last)
+        seen = self.protection.classes_seen(None if self._last is None else self._last.after)
         batch = Batch.of(cut, needs=self.protection.needs, classes=self._classes, seen=seen)
         width = batch.rows.shape[1]
         self._check_width(width)
@@ -209,7 +210,7 @@ class Guard:
         ``counts``; neither key nor labels. Ledger and label guard have states of their own. Class
         statistics are in it: it stays with the label party.
         """
-        return pack(self._last, self.counts, spec=self._spec, key=self._key)
+        return pack(self._last, self.counts, spec=self._spec, key=self._key, types=self._types)
 
     def load_state(self, arrays: Arrays, values: dict[str, Any]) -> None:
         """Go on where the guard of the state was, or raise and change nothing.
@@ -218,7 +219,7 @@ class Guard:
         have the bytes that they would have had there. Steps it released after the state may come
         again; that their content is the same is for a journal to check.
         """
-        last, counts = unpack(arrays, values, spec=self._spec, key=self._key)
+        last, counts = unpack(arrays, values, spec=self._spec, key=self._key, types=self._types)
         if last is not None:
             self._check_width(last.width)
         self._last, self.counts = last, counts

@@ -1,7 +1,8 @@
-"""What a guard takes along over a restart: its key, its last release, what its stages remember.
+"""What a guard keeps over a restart: its key, its last release, what its stages remember.
 
 Memory is stored by its structure: numbers, text and tuples as plain values, arrays and tensors
-beside them, and the few records of this package by their names; nothing else is ever made.
+beside them, and the dataclasses that the protection declares by their names; nothing else is ever
+made of a stored state.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast, final
 
 import numpy as np
@@ -19,8 +20,6 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError, ParameterError
-from tacit.protect.marvell.class_stats import ClassMeans, ClassStatistics
-from tacit.protect.marvell.full import FullNoise
 from tacit.rng import Key
 from tacit.rows import on_host
 from tacit.types import Certificate
@@ -53,9 +52,25 @@ class Last:
     after: tuple[object, ...]
 
 
-_RECORDS: dict[str, type] = {
-    kind.__name__: kind for kind in (Last, Certificate, ClassStatistics, ClassMeans, FullNoise)
-}
+StateTypes = Mapping[str, type]
+"""The dataclasses that a state may hold, by the names that they are stored under."""
+
+_OWN: StateTypes = {kind.__name__: kind for kind in (Last, Certificate)}
+_TAGS = ("float", "bytes", "array", "tensor", "tuple")
+
+
+def state_types(declared: tuple[type, ...]) -> StateTypes:
+    """Return what a state may hold where a protection remembers these dataclasses."""
+    types = dict(_OWN)
+    for kind in declared:
+        name = kind.__name__
+        if name in types or name in _TAGS or not is_dataclass(kind):
+            raise ParameterError(
+                f"memory_types has {name}: it must be a dataclass whose name no other type in a "
+                "state has"
+            )
+        types[name] = kind
+    return types
 
 
 def noise_key(key: bytes | None, seed: int | None, *, label_secret: bytes | None = None) -> Key:
@@ -78,20 +93,16 @@ def noise_key(key: bytes | None, seed: int | None, *, label_secret: bytes | None
     return Key(key)
 
 
-def seen_classes(last: Last | None) -> int:
-    """Return how many classes earlier batches have shown; 2 where nothing is remembered of them."""
-    stages = () if last is None else last.after
-    return max([2, *(len(one.counts) for one in stages if isinstance(one, ClassMeans))])
-
-
-def pack(last: Last | None, counts: Mapping[str, int], *, spec: str, key: Key) -> State:
+def pack(
+    last: Last | None, counts: Mapping[str, int], *, spec: str, key: Key, types: StateTypes
+) -> State:
     """Return a copy of all this as arrays and plain values, sealed with the key."""
     held: list[Tensor | npt.NDArray[Any]] = []
     values = {
         "format": _FORMAT,
         "spec": spec,
         "counts": dict(counts),
-        "last": _plain(last, held),
+        "last": _plain(last, held, types),
     }
     found = [on_host(one) if isinstance(one, Tensor) else one for one in held]
     arrays = {str(place): np.array(one, order="C") for place, one in enumerate(found)}
@@ -99,7 +110,7 @@ def pack(last: Last | None, counts: Mapping[str, int], *, spec: str, key: Key) -
 
 
 def unpack(
-    arrays: Arrays, values: dict[str, Any], *, spec: str, key: Key
+    arrays: Arrays, values: dict[str, Any], *, spec: str, key: Key, types: StateTypes
 ) -> tuple[Last | None, Counter[str]]:
     """Return what :func:`pack` was given, or refuse what it did not make for this spec and key.
 
@@ -127,7 +138,7 @@ def unpack(
             f"this state of {spec} was changed or made under another key: make the guard with the "
             "key= of its run, or take up an earlier checkpoint"
         )
-    last = cast("Last | None", _restored(facts["last"], arrays))  # the seal vouches for it
+    last = cast("Last | None", _restored(facts["last"], arrays, types))  # sealed by pack
     return last, Counter(facts["counts"])
 
 
@@ -140,7 +151,7 @@ def _seal(arrays: Arrays, values: dict[str, Any], key: Key) -> str:
     return key.digest(b"guard state" + content.digest()).hex()
 
 
-def _plain(value: object, held: list[Tensor | npt.NDArray[Any]]) -> Any:  # noqa: ANN401
+def _plain(value: object, held: list[Tensor | npt.NDArray[Any]], types: StateTypes) -> Any:  # noqa: ANN401
     """Return a value as JSON can hold it, and put arrays and tensors aside, each once."""
     match value:
         case None | str() | bool() | int():
@@ -154,18 +165,18 @@ def _plain(value: object, held: list[Tensor | npt.NDArray[Any]]) -> Any:  # noqa
             held[place:] = held[place:] or [value]
             return ["tensor" if isinstance(value, Tensor) else "array", str(place)]
         case tuple():
-            return ["tuple", [_plain(one, held) for one in value]]
+            return ["tuple", [_plain(one, held, types) for one in value]]
     name = type(value).__name__
-    if _RECORDS.get(name) is not type(value):
+    if types.get(name) is not type(value):
         raise InputError(
             f"a protection remembers {name}, which has no place in a state: use None, numbers, "
-            "text, arrays, tensors and tuples of them"
+            "text, arrays, tensors, tuples of them, and the dataclasses in its memory_types"
         )
-    each = {field.name: getattr(value, field.name) for field in fields(_RECORDS[name])}
-    return [name, {field: _plain(one, held) for field, one in each.items()}]
+    each = {field.name: getattr(value, field.name) for field in fields(types[name])}
+    return [name, {field: _plain(one, held, types) for field, one in each.items()}]
 
 
-def _restored(item: Any, arrays: Arrays) -> object:  # noqa: ANN401
+def _restored(item: Any, arrays: Arrays, types: StateTypes) -> object:  # noqa: ANN401
     """Undo :func:`_plain`; everything is copied, tensors to where torch's own would be."""
     match item:
         case ["float", text]:
@@ -177,7 +188,8 @@ def _restored(item: Any, arrays: Arrays) -> object:  # noqa: ANN401
         case ["tensor", place]:
             return torch.from_numpy(np.array(arrays[place])).clone()
         case ["tuple", items]:
-            return tuple(_restored(one, arrays) for one in items)
+            return tuple(_restored(one, arrays, types) for one in items)
         case [name, each]:
-            return _RECORDS[name](**{key: _restored(one, arrays) for key, one in each.items()})
+            made = {key: _restored(one, arrays, types) for key, one in each.items()}
+            return types[name](**made)
     return item

@@ -168,7 +168,7 @@ class Architecture(Specified, ABC):
         return SplitModel(bottoms=bottoms, top=top, width=total, combine=combine)
 
 
-MODELS: Registry[Architecture] = Registry("model")
+MODELS: Registry[Architecture] = Registry("model", base=Architecture)
 
 
 def logit_count(classes: int) -> int:

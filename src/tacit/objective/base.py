@@ -52,4 +52,4 @@ class Loss(Objective, ABC):
         return SupervisedLearner(self, setting)
 
 
-OBJECTIVES: Registry[Objective] = Registry("objective")
+OBJECTIVES: Registry[Objective] = Registry("objective", base=Objective)

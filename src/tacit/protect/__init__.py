@@ -2,7 +2,7 @@
 
 # ruff: noqa: I001 - protections are listed in the order in which they are imported here
 from tacit.protect.noise_terms import Along, Isotropic, Shaped
-from tacit.protect.base import PROTECTIONS, Batch, Plan, Protection
+from tacit.protect.base import PROTECTIONS, Batch, Plan, Protection, noise_only
 from tacit.protect.gaussian import Gaussian, Iso, NoProtection
 from tacit.protect.max_norm import MaxNorm, MaxNormPositive
 from tacit.protect.marvell.isotropic_solver import MarvellSolution, solve_marvell
@@ -42,5 +42,6 @@ __all__ = [
     "Shaped",
     "get",
     "get_labels",
+    "noise_only",
     "solve_marvell",
 ]

@@ -174,10 +174,19 @@ class Protection(Specified, ABC, Generic[M]):
     """Whether releasing the gradients untouched is what was asked for."""
     raw_rows: ClassVar[int] = 0
     """How many rows of a batch the published rule leaves as they are."""
+    memory_types: ClassVar[tuple[type, ...]] = ()
+    """The dataclasses that memory may hold, besides None, numbers, text, arrays, tensors, tuples.
+
+    A guard stores memory for a restart and makes nothing else out of what it has stored.
+    """
 
     @abstractmethod
     def plan(self, batch: Batch, memory: M | None) -> Plan[M]:
         """Return the noise for this batch, given what earlier batches left in memory."""
+
+    def classes_seen(self, memory: M | None) -> int:  # noqa: ARG002
+        """Return how many classes memory tells of; 2 where it keeps nothing by class."""
+        return 2
 
     def apply(self, batch: Batch, stream: Stream, memory: object) -> Draft:
         """Return the rows with their noise drawn from the stream."""
@@ -213,7 +222,7 @@ class Protection(Specified, ABC, Generic[M]):
         )
 
 
-PROTECTIONS: Registry[Protection[Any]] = Registry("protection")
+PROTECTIONS: Registry[Protection[Any]] = Registry("protection", base=Protection)
 
 
 def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:

@@ -46,6 +46,18 @@ class Chain:
         """Whether no stage has parameters in absolute units."""
         return all(stage.scale_free for stage in self.stages)
 
+    @cached_property
+    def memory_types(self) -> tuple[type, ...]:
+        """The dataclasses that any of the stages remembers, each once."""
+        return tuple(dict.fromkeys(kind for stage in self.stages for kind in stage.memory_types))
+
+    def classes_seen(self, memory: tuple[object, ...] | None) -> int:
+        """Return how many classes the stages remember; 2 where none remembers any."""
+        if memory is None:
+            return 2
+        pairs = zip(self.stages, memory, strict=True)
+        return max(stage.classes_seen(held) for stage, held in pairs)
+
     def apply(self, batch: Batch, stream: Stream, memory: tuple[object, ...] | None) -> Draft:
         """Return the rows after the last stage, with every stage's plan."""
         memories = memory or (None,) * len(self.stages)

@@ -107,7 +107,7 @@ class LabelMechanism(Specified, ABC):
         return None
 
 
-LABELS: Registry[LabelMechanism] = Registry("label mechanism")
+LABELS: Registry[LabelMechanism] = Registry("label mechanism", base=LabelMechanism)
 
 
 @final

@@ -87,6 +87,7 @@ class Marvell(Protection[Memory]):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"labels"})
+    memory_types: ClassVar[tuple[type, ...]] = (ClassStatistics, ClassMeans, FullNoise)
     s: float | None = None
     sum_kl: float | None = None
     error: float | None = None
@@ -126,6 +127,10 @@ class Marvell(Protection[Memory]):
         if earlier:
             return self._solved(batch, ClassStatistics.average(earlier), earlier, RUNNING)
         return noise_only(batch, None)
+
+    def classes_seen(self, memory: Memory | None) -> int:
+        """Return how many classes have a mean in memory."""
+        return len(memory.counts) if isinstance(memory, ClassMeans) else 2
 
     @property
     def _target(self) -> float | None:
