@@ -7,6 +7,8 @@ from typing import final
 import pytest
 import torch
 
+from format_examples import GOLDEN
+from study_examples import dump
 from tacit.attack import ATTACKS, Attack
 from tacit.cli import main
 from tacit.errors import SpecError, UsageError
@@ -128,6 +130,15 @@ def test_a_study_says_what_it_is(study):
     }
     # --quick asks for less of something, in every study.
     assert json.dumps(quick) != json.dumps(full)
+
+
+def test_every_study_is_the_stored_one():
+    """Names and order, trials at both scales, published numbers, and what made-up records give."""
+    stored = json.loads((GOLDEN / "studies.json").read_text())
+    found = dump()
+    assert list(found) == list(stored)
+    for name, study in found.items():
+        assert study == stored[name], name
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():
