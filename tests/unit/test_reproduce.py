@@ -14,9 +14,8 @@ from tacit.cli import main
 from tacit.errors import SpecError, UsageError
 from tacit.experiment.sweep_store import TrialRecord, key_of, settings_of
 from tacit.experiment.sweep_worker import perform
-from tacit.papers import find, studies
-from tacit.papers._reading import frontier, share_below
-from tacit.papers._study import Spread
+from tacit.papers import Spread, find, studies
+from tacit.papers.records import frontier, share_below
 from tacit.papers.reproduce import planned, reproduce
 from tacit.protect import PROTECTIONS
 from tacit.report import sweep_plots, table_text
@@ -257,10 +256,10 @@ def test_the_run_time_is_timed_in_the_update():
 
 
 def test_random_pictures_have_the_shape_of_the_paper():
-    from tacit.papers.marvell_table1_runtime import _pictures
+    from tacit.papers.marvell_runtime import _image_parties
 
     config = planned(find("table1-runtime"), changed={"batch_size": 4})[0][0]
-    feature, _, batches = _pictures(config)
+    feature, _, batches = _image_parties(config)
     assert feature.embed(next(batches)).flatten(1).shape == (4, 1600)
 
 
