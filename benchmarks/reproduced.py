@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tacit.papers import studies
-from tacit.papers._study import Study
+from tacit.papers import Study, studies
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "out" / "reproduced"

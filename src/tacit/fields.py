@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +21,6 @@ def finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value in, any out
     if isinstance(value, (list, tuple)):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def embed(value: object) -> str:
-    r"""Return JSON that may stand inside a script element: no ``<`` can close it.
-
-    >>> embed("</script>")
-    '"\\u003c/script>"'
-    """
-    return json.dumps(finite(value), allow_nan=False).replace("<", "\\u003c")
 
 
 @final

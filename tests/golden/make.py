@@ -28,6 +28,7 @@ from format_examples import (
     training_forms,
     write_forms,
 )
+from study_examples import dump, study_text
 from tacit.party.checkpoint import CheckpointStore
 from tacit.party.journal import Journal
 from tacit.party.record_exchange import RecordCopy
@@ -81,7 +82,11 @@ def party(folder):
     write_forms(GOLDEN / "party.json", party_forms(folder / "parties"))
 
 
-WRITERS = (frames, tape, checkpoint, journal, commands, party)
+def studies(_folder):
+    (GOLDEN / "studies.json").write_text(study_text(dump()))
+
+
+WRITERS = (frames, tape, checkpoint, journal, commands, party, studies)
 
 
 def run():

@@ -1,5 +1,6 @@
 """The report's pages as files: complete, escaped, exact, and clear about what they do not know."""
 
+import html
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ from tacit.cli import main
 from tacit.errors import InputError
 from tacit.fields import finite
 from tacit.report import figures
+from tacit.report.page import templates
 
 PAPERS = ("#ffffff", "#14171b")  # the light and the dark page
 
@@ -251,9 +253,33 @@ def test_the_demo_page_still_stands(tmp_path):
     assert len(page.all("td", **{"class": "n bad"})) == 4 * len(demo.RUNS)
 
 
-def test_pages_do_not_load_torch():
-    code = "import sys, tacit.report; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("module", ["torch", "plotly", "jinja2"])
+def test_what_a_page_is_made_with_loads_only_when_one_is_written(module):
+    code = f"import sys, tacit, tacit.cli, tacit.report; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+
+
+def test_templates_escape_and_refuse_what_is_not_given():
+    from jinja2 import UndefinedError
+
+    found = templates()
+    for name in ("page.html", "blocks.html", "tradeoff.svg"):
+        assert found.get_template(name)
+    shown = found.from_string("{{ x }}").render(x=ODD)
+    assert "<" not in shown
+    assert html.unescape(shown) == ODD
+    assert ODD not in found.from_string("{{ x | tojson }}").render(x={"name": ODD})
+    with pytest.raises(UndefinedError):
+        found.from_string("{{ missing }}").render()
+
+
+def test_a_number_that_is_none_is_shown_as_not_available(tmp_path):
+    rows = [["a", float("nan")], ["b", float("inf")], ["c", 0.5]]
+    blocks = [report.TableBlock(["name", "value"], rows, fields=["name", "value"])]
+    report.write_page(tmp_path / "x.html", title="t", subtitle="s", blocks=blocks)
+    page = Page(tmp_path / "x.html")
+    assert page.values("value") == [None, None, 0.5]
+    assert page.texts.count("–") == 2
 
 
 def store(path, record):

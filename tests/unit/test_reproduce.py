@@ -7,14 +7,15 @@ from typing import final
 import pytest
 import torch
 
+from format_examples import GOLDEN
+from study_examples import dump
 from tacit.attack import ATTACKS, Attack
 from tacit.cli import main
 from tacit.errors import SpecError, UsageError
 from tacit.experiment.sweep_store import TrialRecord, key_of, settings_of
 from tacit.experiment.sweep_worker import perform
-from tacit.papers import find, studies
-from tacit.papers._reading import frontier, share_below
-from tacit.papers._study import Spread
+from tacit.papers import Spread, find, studies
+from tacit.papers.records import frontier, share_below
 from tacit.papers.reproduce import planned, reproduce
 from tacit.protect import PROTECTIONS
 from tacit.report import sweep_plots, table_text
@@ -128,6 +129,15 @@ def test_a_study_says_what_it_is(study):
     }
     # --quick asks for less of something, in every study.
     assert json.dumps(quick) != json.dumps(full)
+
+
+def test_every_study_is_the_stored_one():
+    """Names and order, trials at both scales, published numbers, and what made-up records give."""
+    stored = json.loads((GOLDEN / "studies.json").read_text())
+    found = dump()
+    assert list(found) == list(stored)
+    for name, study in found.items():
+        assert study == stored[name], name
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():
@@ -246,10 +256,10 @@ def test_the_run_time_is_timed_in_the_update():
 
 
 def test_random_pictures_have_the_shape_of_the_paper():
-    from tacit.papers.marvell_table1_runtime import _pictures
+    from tacit.papers.marvell_runtime import _image_parties
 
     config = planned(find("table1-runtime"), changed={"batch_size": 4})[0][0]
-    feature, _, batches = _pictures(config)
+    feature, _, batches = _image_parties(config)
     assert feature.embed(next(batches)).flatten(1).shape == (4, 1600)
 
 

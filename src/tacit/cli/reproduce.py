@@ -16,7 +16,7 @@ from tacit.cli.sweep_view import SweepView, duration
 from tacit.errors import TacitError, UsageError
 
 if TYPE_CHECKING:
-    from tacit.papers._study import Study
+    from tacit.papers.study import Study
 
 
 _WIDE = 160

@@ -1,7 +1,4 @@
-"""The tables and figures of the papers, one file each: a file that is added here adds a name.
-
-A module of this package with a ``STUDY`` is one table or figure.
-"""
+"""The tables and figures of the papers: every module with ``STUDIES`` adds some."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import pkgutil
 from importlib import import_module
 
 from tacit.errors import SpecError
-from tacit.papers._study import Cell, Finding, PaperClaim, Published, Spread, Study, Tabulated
+from tacit.papers.study import Cell, Finding, PaperClaim, Published, Spread, Study, Tabulated
 from tacit.spec import nearest
 
 __all__ = [
@@ -26,14 +23,16 @@ __all__ = [
 
 
 def studies() -> list[Study]:
-    """Return every study, by paper and in the order of the paper.
+    """Return every study, by the name of its paper and its own.
 
     >>> len({study.full_name for study in studies()}) == len(studies())
     True
     """
-    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
-    modules = [import_module(f"{__name__}.{name}") for name in names if name != "reproduce"]
-    return [module.STUDY for module in modules if hasattr(module, "STUDY")]
+    modules = [
+        import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)
+    ]
+    found = [study for module in modules for study in getattr(module, "STUDIES", ())]
+    return sorted(found, key=lambda study: study.full_name)
 
 
 def find(name: str) -> Study:

@@ -26,7 +26,7 @@ from tacit.experiment.grid import trials_of
 from tacit.experiment.sweep import SweepObserver, run_sweep
 from tacit.experiment.sweep_store import TrialRecord
 from tacit.fields import finite
-from tacit.papers._study import Finding, Spread, Study
+from tacit.papers.study import Finding, Spread, Study
 from tacit.report import paper_page, sweep_plots, sweep_svg, table_text
 
 _FILES = (".csv", ".csv.gz", ".parquet")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import final
 
 from tacit.fields import Fields
-from tacit.report.blocks import Heading, PageBlock, Paragraph
+from tacit.report.blocks import Heading, PageBlock, Paragraph, Tile, Tiles
 from tacit.report.png import Pixels, data_address
 
 _ATTACKS = 6
-_SHORT = 3  # letters of a label below a narrow picture
 _HEADING = Heading("Examples with their recovered labels")
 _READING = (
     "Below each picture its true label, and the one that the attack found in the recording (for "
@@ -20,47 +16,6 @@ _READING = (
     "the word."
 )
 _NOT_KEPT = "a record has no pixels: let tacit audit write the page (--out)"
-
-
-@final
-@dataclass(frozen=True)
-class Tile:
-    """A picture, the label it has and the one that was recovered."""
-
-    address: str
-    example: str
-    label: str
-    recovered: str
-    wrong: bool
-
-    def html(self) -> str:
-        """Return the picture with both labels below it; a wrong one is marked in words."""
-        judged = "wrong" if self.wrong else "right"
-        words = f"example {self.example}: {self.label}, found as {self.recovered}, {judged}"
-        mark = '<span class="mark">✗ wrong</span>' if self.wrong else ""
-        return (
-            f'<li class="{judged}"><img src="{self.address}" alt="{escape(words)}" '
-            f'title="{escape(words)}"><span>true {escape(self.label)}</span>'
-            f"<span>found {escape(self.recovered)}</span>{mark}</li>"
-        )
-
-
-@final
-@dataclass(frozen=True)
-class Tiles:
-    """Pictures beside each other under a line that says how they were chosen."""
-
-    caption: str
-    tiles: Sequence[Tile]
-
-    def html(self) -> str:
-        """Return the pictures as a list."""
-        named = any(max(len(tile.label), len(tile.recovered)) > _SHORT for tile in self.tiles)
-        look = "tiles named" if named else "tiles"
-        return (
-            f'<figure class="{look}"><figcaption>{escape(self.caption)}</figcaption>'
-            f"<ul>{''.join(tile.html() for tile in self.tiles)}</ul></figure>"
-        )
 
 
 def galleries(

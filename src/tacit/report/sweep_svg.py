@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, final
 
 from tacit.errors import UsageError
 from tacit.fields import finite
 from tacit.report.figures import style
+from tacit.report.page import templates
 from tacit.report.sweep import axes_of, spoken
-from tacit.report.tradeoff import Family, Panel, panels_of
+from tacit.report.tradeoff import Panel, panels_of
 
 WIDTH, HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 34, 52
-_LINE, _GAP = 18, 14
+_ROW, _GAP = 18, 14  # of the legend
 _INK, _GRID = "#1b1f24", "#d5dbe1"
 _SHAPES = {
     "square": "M-4-4H4V4H-4Z",
@@ -36,18 +36,28 @@ def sweep_svg(
     if not panels:
         raise UsageError("no trial of the sweep ran to its end: there is nothing to draw")
     leaks, worths = axes_of(panels, leak=leak, worth=worth)
-    parts, top = [], 0
+    drawn: list[_DrawnPanel] = []
+    height = 0
     for panel in panels:
-        rows = math.ceil(len(panel.families) / 2)
-        parts.append(f'<g transform="translate(0,{top})">{_panel(panel, leaks[0], worths[0])}</g>')
-        top += HEIGHT + rows * _LINE + _GAP
+        drawn.append(_draw(panel, leaks[0], worths[0], top=height))
+        height += HEIGHT + math.ceil(len(panel.families) / 2) * _ROW + _GAP
     text = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top}" '
-        f'viewBox="0 0 {WIDTH} {top}" font-family="Helvetica, Arial, Liberation Sans, sans-serif" '
-        f'font-size="13" fill="{_INK}"><rect width="{WIDTH}" height="{top}" fill="#fff"/>'
-        f"{''.join(parts)}</svg>\n"
+        templates()
+        .get_template("tradeoff.svg")
+        .render(
+            panels=drawn,
+            across=spoken(leaks[0]),
+            up=spoken(worths[0]),
+            width=WIDTH,
+            height=height,
+            left=_LEFT,
+            ink=_INK,
+            grid=_GRID,
+            shapes=_SHAPES,
+            ticks=ticks,
+        )
     )
-    return text, WIDTH, top
+    return text, WIDTH, height
 
 
 @final
@@ -85,86 +95,65 @@ def _scale(values: Sequence[float], least: float, start: float, end: float) -> _
     return _Scale(middle - half, middle + half, start, end)
 
 
-def _panel(panel: Panel, leak: str, worth: str) -> str:
-    runs = [strength for family in panel.families for strength in family.strengths]
-    xs = [value for run in runs for value in run.values(leak) if value is not None]
-    ys = [value for run in runs for value in run.values(worth) if value is not None]
+_Spots = list[tuple[float, float]]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Curve:
+    """A family on the sheet: its marks, and where its name stands in the legend."""
+
+    name: str
+    colour: str
+    symbol: str
+    runs: _Spots
+    means: _Spots
+    legend: tuple[float, float]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _DrawnPanel:
+    """A panel on the sheet; without scales there is nothing to draw."""
+
+    title: str
+    top: int
+    x: _Scale | None = None
+    y: _Scale | None = None
+    curves: Sequence[_Curve] = ()
+
+
+def _draw(panel: Panel, leak: str, worth: str, *, top: int) -> _DrawnPanel:
+    strengths = [strength for family in panel.families for strength in family.strengths]
+    xs = [value for one in strengths for value in one.values(leak) if value is not None]
+    ys = [value for one in strengths for value in one.values(worth) if value is not None]
     if not xs or not ys:
-        return f'<text x="{_LEFT}" y="{_TOP}">{escape(panel.title)}: nothing to draw</text>'
+        return _DrawnPanel(title=panel.title, top=top)
     x = _scale(xs, 0.02, _LEFT, WIDTH - _RIGHT)
     y = _scale(ys, 0.01, HEIGHT - _BOTTOM, _TOP)
-    drawn = "".join(
-        _family(family, place, lambda s: _at(s, x, y), (leak, worth))
-        for place, family in enumerate(panel.families)
-    )
-    title = f'<text x="{_LEFT}" y="20" font-weight="bold">{escape(panel.title)}</text>'
-    return f"{title}{''.join(_axes(x, y, spoken(leak), spoken(worth)))}{drawn}{_legend(panel)}"
 
+    def spots(pairs: Iterable[tuple[float | None, float | None]]) -> _Spots:
+        return [(x(a), y(b)) for a, b in pairs if a is not None and b is not None]
 
-Pair = tuple[float | None, float | None]
-
-
-def _at(pair: Pair, x: _Scale, y: _Scale) -> tuple[float, float] | None:
-    return None if pair[0] is None or pair[1] is None else (x(pair[0]), y(pair[1]))
-
-
-def _axes(x: _Scale, y: _Scale, across: str, up: str) -> Iterator[str]:
-    for value in ticks(x.low, x.high):
-        at = f"{x(value):.1f}"
-        yield f'<path d="M{at} {y.start}V{y.end}" stroke="{_GRID}"/>'
-        yield f'<text x="{at}" y="{y.start + 18}" text-anchor="middle">{value:g}</text>'
-    for value in ticks(y.low, y.high):
-        at = f"{y(value):.1f}"
-        yield f'<path d="M{x.start} {at}H{x.end}" stroke="{_GRID}"/>'
-        yield f'<text x="{x.start - 8}" y="{at}" dy="4" text-anchor="end">{value:g}</text>'
-    yield f'<path d="M{x.start} {y.end}V{y.start}H{x.end}" stroke="{_INK}" fill="none"/>'
-    middle, height = (x.start + x.end) / 2, (y.start + y.end) / 2
-    yield f'<text x="{middle}" y="{y.start + 40}" text-anchor="middle">{escape(across)}</text>'
-    yield (
-        f'<text transform="translate(15,{height}) rotate(-90)" text-anchor="middle">'
-        f"{escape(up)}</text>"
-    )
-
-
-def _family(
-    family: Family,
-    place: int,
-    at: Callable[[Pair], tuple[float, float] | None],
-    axes: tuple[str, str],
-) -> str:
-    leak, worth = axes
-    single = [
-        spot
-        for s in family.strengths
-        for pair in zip(s.values(leak), s.values(worth), strict=True)
-        if (spot := at(pair)) is not None
-    ]
-    means = [at((s.mean(leak), s.mean(worth))) for s in family.strengths]
-    known = [spot for spot in means if spot is not None]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in known)
-    colour = style(place)[0]
-    line = f'<path d="M{path}" stroke="{colour}" stroke-width="2" fill="none"/>' if known else ""
-    marks = "".join(_mark(spot, place, size=0.6, ink=0.45) for spot in single)
-    return marks + line + "".join(_mark(spot, place) for spot in known)
-
-
-def _mark(spot: tuple[float, float], place: int, *, size: float = 1.0, ink: float = 1.0) -> str:
-    colour, symbol = style(place)
-    where = f'transform="translate({spot[0]:.1f},{spot[1]:.1f}) scale({size})" opacity="{ink}"'
-    if symbol == "circle":
-        return f'<circle r="4.5" fill="{colour}" {where}/>'
-    shape = f'd="{_SHAPES[symbol]}" {where}'
-    if symbol in ("x", "cross"):
-        return f'<path {shape} stroke="{colour}" stroke-width="2.5" fill="none"/>'
-    return f'<path {shape} fill="{colour}"/>'
-
-
-def _legend(panel: Panel) -> str:
-    parts = []
+    curves = []
     for place, family in enumerate(panel.families):
-        x = _LEFT + (place % 2) * (WIDTH - _LEFT) / 2
-        y = HEIGHT + place // 2 * _LINE + _GAP / 2
-        parts.append(
-            f'{_mark((x + 6, y), place)}<text x="{x + 18}" y="{y + 4}">{escape(family.name)}</text>'
+        colour, symbol = style(place)
+        found = family.strengths
+        curves.append(
+            _Curve(
+                name=family.name,
+                colour=colour,
+                symbol=symbol,
+                runs=spots(
+                    pair
+                    for one in found
+                    for pair in zip(one.values(leak), one.values(worth), strict=True)
+                ),
+                means=spots((one.mean(leak), one.mean(worth)) for one in found),
+                legend=(
+                    _LEFT + (place % 2) * (WIDTH - _LEFT) / 2,
+                    HEIGHT + place // 2 * _ROW + _GAP / 2,
+                ),
+            )
         )
-    return "".join(parts)
+    return _DrawnPanel(title=panel.title, top=top, x=x, y=y, curves=curves)

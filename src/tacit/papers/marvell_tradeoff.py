@@ -1,4 +1,4 @@
-"""Marvell, ICLR 2022, figures 4, 7, 8 and 9: privacy against utility, over the strength."""
+"""Marvell (ICLR 2022), figures 4, 7, 8 and 9: leakage against utility, over the strength."""
 
 from __future__ import annotations
 
@@ -9,46 +9,36 @@ from typing import Any
 import numpy as np
 
 from tacit.experiment.sweep_store import TrialRecord
-from tacit.papers._reading import frontier, grouped, known, number, share_below, spread, spread_of
-from tacit.papers._study import Finding, PaperClaim, Study, Tabulated
+from tacit.papers.records import (
+    frontier,
+    grouped,
+    number,
+    present,
+    share_below,
+    spread,
+    spread_of,
+)
+from tacit.papers.study import Finding, PaperClaim, Study, Tabulated
 from tacit.report.tradeoff import family_of
 
-LEAKS = {
+_LEAKS = {
     "norm, cut": "leak.norm.q95",
     "cosine, cut": "leak.cosine.q95",
     "norm, first layer": "layers.layer1.norm.q95",
     "cosine, first layer": "layers.layer1.cosine.q95",
 }
 # Less loss is better, more AUC is better.
-WORTHS = {
+_UTILITIES = {
     "train loss": ("train.loss", -1),
     "test loss": ("test.loss", -1),
     "test AUC": ("test.auc", 1),
 }
 _STRENGTHS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
 _MANY = (
-    0.05,
-    0.1,
-    0.15,
-    0.25,
-    0.35,
-    0.5,
-    0.7,
-    1,
-    1.4,
-    2,
-    2.8,
-    4,
-    5.6,
-    8,
-    11,
-    16,
-    22,
-    32,
-    45,
-    64,
-    90,
+    *(0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8),
+    *(4, 5.6, 8, 11, 16, 22, 32, 45, 64, 90),
 )
+_ByProtection = Mapping[tuple[Any, ...], Sequence[TrialRecord]]
 _ISIC = ("isic", "ham10000")
 _CLOSE = 0.02
 
@@ -81,24 +71,24 @@ def _specs(strengths: Sequence[float]) -> list[str]:
 
 def _least_loss(record: TrialRecord) -> float | None:
     history = (record.results or {}).get("history") or []
-    return min(known(part.get("loss") for part in history), default=None)
+    return min(present(part.get("loss") for part in history), default=None)
 
 
-def _worth(record: TrialRecord, axis: str) -> float | None:
+def _utility(record: TrialRecord, axis: str) -> float | None:
     return _least_loss(record) if axis == "train.loss" else number(record, axis)
 
 
 def _points(
-    trials: Mapping[tuple[Any, ...], Sequence[TrialRecord]], family: str, leak: str, worth: str
+    trials: _ByProtection, family: str, leak: str, utility: str
 ) -> list[tuple[float, float]]:
-    """Return (worth, leak) of a family's strengths and of no protection, where they all begin."""
-    axis, sign = WORTHS[worth]
+    """Return (utility, leak) of a family's strengths and of no protection, where they all begin."""
+    axis, sign = _UTILITIES[utility]
     found = []
     for (protect,), same in trials.items():
         if family_of(protect)[0] not in (family, "none"):
             continue
-        one = spread(_worth(record, axis) for record in same)
-        other = spread_of(same, LEAKS[leak])
+        one = spread(_utility(record, axis) for record in same)
+        other = spread_of(same, _LEAKS[leak])
         if one is not None and other is not None:
             found.append((sign * one.mean, other.mean))
     return found
@@ -110,54 +100,57 @@ def _read(records: Sequence[TrialRecord]) -> Finding:
         trials = grouped(found, "protect")
         tables.append(_table(dataset, trials))
         panel = {
-            (leak, worth): share_below(
-                _points(trials, "marvell(s)", leak, worth), _points(trials, "iso(t)", leak, worth)
+            (leak, utility): share_below(
+                _points(trials, "marvell(s)", leak, utility),
+                _points(trials, "iso(t)", leak, utility),
             )
-            for leak, worth in product(LEAKS, WORTHS)
+            for leak, utility in product(_LEAKS, _UTILITIES)
         }
-        shares += [[dataset, leak, *(panel[leak, worth] for worth in WORTHS)] for leak in LEAKS]
+        shares += [
+            [dataset, leak, *(panel[leak, utility] for utility in _UTILITIES)] for leak in _LEAKS
+        ]
         claims += [*_claims(dataset, panel), _heuristic(dataset, trials)]
         claims += _isic(dataset, trials) if dataset in _ISIC else []
     tables.append(
         Tabulated(
             title="Share of the common range of utility in which Marvell leaks less than iso",
-            header=["data set", "leak", *WORTHS],
+            header=["data set", "leak", *_UTILITIES],
             rows=shares,
             note="Curves run through the strengths that no other of the family beats in both, "
             "with no protection at their weak end; 1 is everywhere, – is no common range.",
         )
     )
     drawn = [
-        (LEAKS["cosine, cut"], "test.auc"),
-        (LEAKS["norm, cut"], "test.auc"),
-        (LEAKS["cosine, first layer"], "test.auc"),
-        (LEAKS["norm, first layer"], "test.auc"),
-        (LEAKS["cosine, cut"], "test.loss"),
-        (LEAKS["norm, cut"], "test.loss"),
+        (_LEAKS["cosine, cut"], "test.auc"),
+        (_LEAKS["norm, cut"], "test.auc"),
+        (_LEAKS["cosine, first layer"], "test.auc"),
+        (_LEAKS["norm, first layer"], "test.auc"),
+        (_LEAKS["cosine, cut"], "test.loss"),
+        (_LEAKS["norm, cut"], "test.loss"),
     ]
     return Finding(tables=tables, claims=claims, tradeoffs=drawn)
 
 
-def _table(dataset: str, trials: Mapping[tuple[Any, ...], Sequence[TrialRecord]]) -> Tabulated:
+def _table(dataset: str, trials: _ByProtection) -> Tabulated:
     rows = [
         [
             protect,
             len(same),
-            *(spread(_worth(r, axis) for r in same) for axis, _ in WORTHS.values()),
-            *(spread_of(same, leak) for leak in LEAKS.values()),
+            *(spread(_utility(r, axis) for r in same) for axis, _ in _UTILITIES.values()),
+            *(spread_of(same, leak) for leak in _LEAKS.values()),
         ]
         for (protect,), same in trials.items()
     ]
     return Tabulated(
         title=f"{dataset}: 95% quantile over batches of the leak AUC, and utility",
-        header=["protection", "seeds", *WORTHS, *LEAKS],
+        header=["protection", "seeds", *_UTILITIES, *_LEAKS],
         rows=rows,
         note="Train loss is the lowest mean of an epoch.",
     )
 
 
 def _claims(dataset: str, panel: Mapping[tuple[str, str], float | None]) -> list[PaperClaim]:
-    there = known(panel.values())
+    there = present(panel.values())
     main = panel["cosine, cut", "test AUC"]
     return [
         PaperClaim(
@@ -178,15 +171,15 @@ def _claims(dataset: str, panel: Mapping[tuple[str, str], float | None]) -> list
     ]
 
 
-def _heuristic(dataset: str, trials: Mapping[tuple[Any, ...], Sequence[TrialRecord]]) -> PaperClaim:
+def _heuristic(dataset: str, trials: _ByProtection) -> PaperClaim:
     """Compare max_norm's point with Marvell's curve at its utility."""
     near, seen = 0, 0
-    for leak, worth in product(LEAKS, WORTHS):
-        curve = np.array(frontier(_points(trials, "marvell(s)", leak, worth))).reshape(-1, 2)
+    for leak, utility in product(_LEAKS, _UTILITIES):
+        curve = np.array(frontier(_points(trials, "marvell(s)", leak, utility))).reshape(-1, 2)
         point = [
             p
-            for p in _points(trials, "max_norm", leak, worth)
-            if p not in _points(trials, "none", leak, worth)
+            for p in _points(trials, "max_norm", leak, utility)
+            if p not in _points(trials, "none", leak, utility)
         ]
         if len(curve) > 1 and point and curve[0][0] <= point[0][0] <= curve[-1][0]:
             seen += 1
@@ -199,10 +192,8 @@ def _heuristic(dataset: str, trials: Mapping[tuple[Any, ...], Sequence[TrialReco
     )
 
 
-def _isic(
-    dataset: str, trials: Mapping[tuple[Any, ...], Sequence[TrialRecord]]
-) -> list[PaperClaim]:
-    cosine = LEAKS["cosine, cut"]
+def _isic(dataset: str, trials: _ByProtection) -> list[PaperClaim]:
+    cosine = _LEAKS["cosine, cut"]
     strong = [
         found.mean
         for (protect,), same in trials.items()
@@ -220,20 +211,23 @@ def _isic(
     ]
 
 
-STUDY = Study(
-    name="fig4-tradeoff",
-    paper="marvell",
-    title="leak against utility: Marvell over s, iso over t, max_norm, none",
-    place="figures 4, 7, 8 and 9, section 5.2 and A.7.2",
-    plan=_plan,
-    read=_read,
-    scaled=(
-        "Criteo alone, and the sample of it that is here (137,139 rows in place of 4.6 million)",
-        "10 strengths of each family with 2 seeds, in place of more than 20 with one",
-        "every fourth batch is attacked, in place of every one",
-    ),
-    departs=(
-        "iso and Marvell are compared by their curves; the paper shows the pictures only",
-        "with --full: ISIC needs its images; HAM10000 can stand in, --set dataset=ham10000",
+STUDIES = (
+    Study(
+        name="fig4-tradeoff",
+        paper="marvell",
+        title="leak against utility: Marvell over s, iso over t, max_norm, none",
+        place="figures 4, 7, 8 and 9, section 5.2 and A.7.2",
+        plan=_plan,
+        read=_read,
+        scaled=(
+            "Criteo alone, and the sample of it that is here (137,139 rows in place of 4.6 "
+            "million)",
+            "10 strengths of each family with 2 seeds, in place of more than 20 with one",
+            "every fourth batch is attacked, in place of every one",
+        ),
+        departs=(
+            "iso and Marvell are compared by their curves; the paper shows the pictures only",
+            "with --full: ISIC needs its images; HAM10000 can stand in, --set dataset=ham10000",
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Marvell, ICLR 2022, table 1: how much of an update Marvell takes, on three shapes."""
+"""Marvell (ICLR 2022), table 1: how much of an update Marvell takes, on three shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import numpy as np
 
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.sweep_store import TrialRecord
-from tacit.papers._study import Finding, PaperClaim, Published, Study, Tabulated
+from tacit.papers.study import (
+    Finding,
+    PaperClaim,
+    Published,
+    Study,
+    Tabulated,
+    published_table,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,15 +28,10 @@ if TYPE_CHECKING:
     from tacit.training import FeatureParty, LabelParty
 
 
-_SHAPES = {"ISIC": (128, 1600), "Criteo": (1024, 128), "Avazu": (32768, 128)}
-_PAPER = {
-    "ISIC": (1.79e-2, 7.03e-5, 3.94e-1, 4.05e-3),
-    "Criteo": (1.68e-2, 8.67e-5, 4.84, 3.28e-1),
-    "Avazu": (1.75e-2, 1.47e-4, 6.22, 3.71e-1),
-}
-_WARM = 4
+_PAPER = {row["shape"]: row for row in published_table("marvell_table1")}
+_TIMED = {"Marvell, seconds": "Marvell", "update, seconds": "update"}
+_WARM = 4  # updates before the timed ones
 _MOST = 0.12
-_SOURCE = "table 1"
 
 
 def _plan(full: bool) -> list[dict[str, Any]]:
@@ -59,7 +61,7 @@ def _plan(full: bool) -> list[dict[str, Any]]:
 
 @final
 class _Stopwatch:
-    """Whatever it stands for, with the calls of one method timed."""
+    """Another object, with the calls of one method timed."""
 
     def __init__(self, target: object, method: str) -> None:
         self._target, self._method = target, method
@@ -79,11 +81,11 @@ class _Stopwatch:
         return run
 
 
-def timed(config: TrainConfig) -> dict[str, Any]:
+def time_updates(config: TrainConfig) -> dict[str, Any]:
     """Return the seconds of every update, of the release in it, and of Marvell in that."""
     from tacit.training import train  # noqa: PLC0415 - loads torch
 
-    feature, label, batches = _pictures(config) if _conv(config) else _table(config)
+    feature, label, batches = _image_parties(config) if _is_conv(config) else _table_parties(config)
     noise = _Stopwatch(label.guard.protection, "apply")
     label.guard.protection = cast("Chain", noise)
     watch = _Stopwatch(label.guard, "release")
@@ -103,11 +105,11 @@ def timed(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def _conv(config: TrainConfig) -> bool:
+def _is_conv(config: TrainConfig) -> bool:
     return config.model.startswith("isic_conv")
 
 
-def _table(config: TrainConfig) -> tuple[FeatureParty, LabelParty, Iterator[Tensor]]:
+def _table_parties(config: TrainConfig) -> tuple[FeatureParty, LabelParty, Iterator[Tensor]]:
 
     from tacit.experiment.run import Experiment  # noqa: PLC0415 - loads torch
 
@@ -117,8 +119,8 @@ def _table(config: TrainConfig) -> tuple[FeatureParty, LabelParty, Iterator[Tens
     return trial.features[0], trial.label, rows
 
 
-def _pictures(config: TrainConfig) -> tuple[FeatureParty, LabelParty, Iterator[Tensor]]:
-    """Return parties that train on random pictures: time does not depend on what they show."""
+def _image_parties(config: TrainConfig) -> tuple[FeatureParty, LabelParty, Iterator[Tensor]]:
+    """Return parties that train on random images: time does not depend on what they show."""
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
     from tacit import nets, objective  # noqa: PLC0415
@@ -161,7 +163,6 @@ def _read(records: Sequence[TrialRecord]) -> Finding:
         share, reach = _interval(noise / updates)
         whole, beside = _interval(releases / updates)
         shares[name] = share, whole
-        paper = _PAPER.get(name)
         rows.append(
             [
                 name,
@@ -172,9 +173,7 @@ def _read(records: Sequence[TrialRecord]) -> Finding:
                 _shown(*_interval(updates)),
                 f"{share:.1%} ± {reach:.1%}",
                 f"{whole:.1%} ± {beside:.1%}",
-                None if paper is None else f"{paper[0]:.3g} ± {paper[1]:.1g}",
-                None if paper is None else f"{paper[2]:.3g} ± {paper[3]:.2g}",
-                None if paper is None else f"{paper[0] / paper[2]:.1%}",
+                *_paper_cells(name),
             ]
         )
     table = Tabulated(
@@ -212,7 +211,24 @@ def _read(records: Sequence[TrialRecord]) -> Finding:
 
 def _name(found: Any) -> str:  # noqa: ANN401 - results of a trial
     shape = (found["batch"], found["width"])
-    return next((name for name, known in _SHAPES.items() if known == shape), f"{shape}")
+    known = {(int(row["batch size"]), int(row["cut width"])): name for name, row in _PAPER.items()}
+    return known.get(shape, f"{shape}")
+
+
+def _published(name: str, what: str) -> tuple[float, float]:
+    """Return the paper's seconds of a shape, and the reach of their interval."""
+    return float(_PAPER[name][f"{what} seconds"]), float(_PAPER[name][f"{what} ±"])
+
+
+def _paper_cells(name: str) -> list[str | None]:
+    if name not in _PAPER:
+        return [None, None, None]
+    marvell, update = (_published(name, what) for what in ("Marvell", "update"))
+    return [
+        _shown(*marvell),
+        f"{update[0]:.3g} ± {update[1]:.2g}",
+        f"{marvell[0] / update[0]:.1%}",
+    ]
 
 
 def _interval(values: Any) -> tuple[float, float]:  # noqa: ANN401 - an array
@@ -225,24 +241,27 @@ def _shown(mean: float, reach: float) -> str:
     return f"{mean:.3g} ± {reach:.1g}"
 
 
-STUDY = Study(
-    name="table1-runtime",
-    paper="marvell",
-    title="Marvell's share of an update",
-    place="table 1, A.5.2",
-    plan=_plan,
-    read=_read,
-    scaled=("8, 200 and 8 timed updates on the three shapes, in place of 200, 1000 and 50",),
-    departs=(
-        "one thread of a CPU in place of a GPU; the paper's update reads its data on the way",
-        "the ISIC shape is timed on random pictures of 84 x 84: time does not depend on them",
-        "Criteo's and Avazu's embeddings are as large as the samples of them that are here",
+STUDIES = (
+    Study(
+        name="table1-runtime",
+        paper="marvell",
+        title="Marvell's share of an update",
+        place="table 1, A.5.2",
+        plan=_plan,
+        read=_read,
+        scaled=("8, 200 and 8 timed updates on the three shapes, in place of 200, 1000 and 50",),
+        departs=(
+            "one thread of a CPU in place of a GPU; the paper's update reads its data on the way",
+            "the ISIC shape is timed on random pictures of 84 x 84: time does not depend on them",
+            "Criteo's and Avazu's embeddings are as large as the samples of them that are here",
+        ),
+        published=[
+            Published(what=f"{name}: {what}", value=value, sd=reach, source="table 1")
+            for name in _PAPER
+            for what, column in _TIMED.items()
+            for value, reach in [_published(name, column)]
+        ],
+        task="tacit.papers.marvell_runtime:time_updates",
+        alone=True,
     ),
-    published=[
-        Published(what=f"{name}: {what}", value=value, sd=reach, source=_SOURCE)
-        for name, (m, mr, u, ur) in _PAPER.items()
-        for what, value, reach in (("Marvell, seconds", m, mr), ("update, seconds", u, ur))
-    ],
-    task="tacit.papers.marvell_table1_runtime:timed",
-    alone=True,
 )

@@ -13,9 +13,9 @@ from tacit.attack import ATTACKS
 from tacit.errors import TacitError, UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.sweep_store import TrialRecord
-from tacit.papers._audited import briefly, thoroughly
-from tacit.papers._reading import grouped, protected, spread, spread_of
-from tacit.papers._study import Cell, Finding, Study, Tabulated
+from tacit.papers.records import grouped, protection_of, spread, spread_of
+from tacit.papers.study import Cell, Finding, Study, Tabulated
+from tacit.papers.tasks import audit_briefly, audit_fully
 from tacit.protect import LABELS, PROTECTIONS
 from tacit.report import lines
 from tacit.spec import Registry
@@ -84,19 +84,19 @@ def _plan(full: bool) -> list[dict[str, Any]]:
     return [{**values, **way} for values in settings for way in ways]
 
 
-def attempted(config: TrainConfig) -> dict[str, Any]:
+def attack_briefly(config: TrainConfig) -> dict[str, Any]:
     """Train and attack, a minute each; whoever refuses the data says why."""
     return _try(config, full=False)
 
 
-def attempted_fully(config: TrainConfig) -> dict[str, Any]:
+def attack_fully(config: TrainConfig) -> dict[str, Any]:
     """Train and attack, each as long as it takes; whoever refuses the data says why."""
     return _try(config, full=True)
 
 
 def _try(config: TrainConfig, *, full: bool) -> dict[str, Any]:
     try:
-        return thoroughly(config) if full else briefly(config)
+        return audit_fully(config) if full else audit_briefly(config)
     except TacitError as error:
         return {"refused": str(error)}
 
@@ -104,7 +104,7 @@ def _try(config: TrainConfig, *, full: bool) -> dict[str, Any]:
 def _read(records: Sequence[TrialRecord]) -> Finding:
     ran = [record for record in records if "attacks" in (record.results or {})]
     refused = {
-        f"{protected(r)}: {r.results['refused']}"
+        f"{protection_of(r)}: {r.results['refused']}"
         for r in records
         if r.results and "refused" in r.results
     }
@@ -113,9 +113,9 @@ def _read(records: Sequence[TrialRecord]) -> Finding:
         names = list(dict.fromkeys(a for r in found for a in (r.results or {})["attacks"]))
         ways: dict[str, list[TrialRecord]] = {}
         for record in found:
-            ways.setdefault(protected(record), []).append(record)
+            ways.setdefault(protection_of(record), []).append(record)
         tables.append(_table(dataset, names, ways))
-        course = {way: _course(same) for way, same in ways.items()}
+        course = {way: _highest_by_epoch(same) for way, same in ways.items()}
         tables.append(_over_epochs(dataset, course))
         figures.append(
             lines(
@@ -141,7 +141,7 @@ def _table(dataset: str, names: Sequence[str], ways: dict[str, list[TrialRecord]
         leaks = [spread_of(same, f"attacks.{name}.leak") for name in names]
         read = zip(names, leaks, strict=True)
         whole = [leak.mean for name, leak in read if leak and _plain(name)]
-        epochs = [leak for leak in _course(same) if leak is not None]
+        epochs = [leak for leak in _highest_by_epoch(same) if leak is not None]
         rows.append(
             [way, spread_of(same, "test.auc"), max([*whole, *epochs], default=None), *leaks]
         )
@@ -162,7 +162,7 @@ def _plain(attack: str) -> bool:
     return not ATTACKS.get(attack).needs & _MORE
 
 
-def _course(same: Sequence[TrialRecord]) -> list[float | None]:
+def _highest_by_epoch(same: Sequence[TrialRecord]) -> list[float | None]:
     """Return the highest leak AUC of any attack after each epoch, averaged over seeds."""
     courses = []
     for record in same:
@@ -203,18 +203,20 @@ def _over_epochs(dataset: str, courses: dict[str, list[float | None]]) -> Tabula
     )
 
 
-STUDY = Study(
-    name="beyond",
-    paper="ours",
-    title="every protection against every attack, over epochs",
-    place="no paper",
-    plan=_plan,
-    read=_read,
-    scaled=(
-        "6,000 rows of Credit, 5 epochs and one seed, in place of Credit (20 epochs) and Criteo "
-        "(5 epochs) with 3 seeds",
-        "a minute for each attack: what it had found by then counts",
+STUDIES = (
+    Study(
+        name="beyond",
+        paper="ours",
+        title="every protection against every attack, over epochs",
+        place="no paper",
+        plan=_plan,
+        read=_read,
+        scaled=(
+            "6,000 rows of Credit, 5 epochs and one seed, in place of Credit (20 epochs) and "
+            "Criteo (5 epochs) with 3 seeds",
+            "a minute for each attack: what it had found by then counts",
+        ),
+        task="tacit.papers.ours:attack_briefly",
+        full_task="tacit.papers.ours:attack_fully",
     ),
-    task="tacit.papers.ours_beyond:attempted",
-    full_task="tacit.papers.ours_beyond:attempted_fully",
 )

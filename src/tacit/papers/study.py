@@ -1,9 +1,11 @@
-"""What a reproduced table or figure is: trials to run, and how their records become the table."""
+"""A table or figure of a paper: the trials to run, and what their records come to."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, final
 
 from tacit._config import PLAIN
@@ -57,7 +59,7 @@ class PaperClaim:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Tabulated:
-    """A table: ours and the paper's side by side."""
+    """A table of ours, with the paper's numbers beside them where it states some."""
 
     title: str
     header: Sequence[str]
@@ -68,7 +70,7 @@ class Tabulated:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a study's records come to; ``tradeoffs`` are (leak, worth) pairs to draw as SVG."""
+    """What a study's records come to; ``tradeoffs`` are (leak, utility) pairs to draw as SVG."""
 
     tables: Sequence[Tabulated]
     claims: Sequence[PaperClaim] = ()
@@ -128,3 +130,13 @@ class Study:
     def number(self, what: str) -> float:
         """Return a published number by its name."""
         return next(one.value for one in self.published if one.what == what)
+
+
+def published_table(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table as a paper states it, from ``published/NAME.csv``.
+
+    >>> published_table("exploit_table2")[0]["no LPR"]
+    '0.6829'
+    """
+    text = (files("tacit.papers") / "published" / f"{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
