@@ -68,7 +68,7 @@ def ahead(pair, gate, more):
     )  # what is held back by the line is not refused yet
     still = short(beat=LONG)  # nobody reads signs of life while the gate is closed
     with (
-        mock.patch("peers.memory_lines", roomy),
+        mock.patch("peers.memory_transports", roomy),
         Bank(pair, done=gate, timings=still) as bank,
     ):
         rogue = bank.rogue()

@@ -276,7 +276,7 @@ def test_records_that_are_not_its_own_are_refused_and_change_nothing(pair, wante
         rogue.say(records(2**62, restored.journal[-RECORD_BYTES:]))  # far more than there can be
         rogue.hear(Records)
         rogue.say(Align(count=1))
-        assert "Align, due was Records" in rogue.refused()
+        assert "sent align, due was records" in rogue.refused()
         finished(bank, wanted)
 
 

@@ -122,7 +122,8 @@ class Connection:
                 return message
             if isinstance(message, Bye):
                 raise EndedError(f"{self._name} ended the conversation")
-            raise self.wrong(f"{self._name} sent {type(message).__name__}, due was {kind.__name__}")
+            sent, due = message.kind.name.lower(), kind.kind.name.lower()
+            raise self.wrong(f"{self._name} sent {sent}, due was {due}")
 
     def wrong(self, text: str) -> PeerError:
         """Return the error to raise when this connection's peer broke a rule."""
