@@ -18,7 +18,6 @@ from tacit.wire.protocol.messages import (
     Bye,
     CheckpointMessage,
     Evaluate,
-    GradientMessage,
     Heartbeat,
     Predict,
     Refuse,
@@ -139,7 +138,7 @@ CASES = {
         when_greeted(train(STOP - 1, tensor(32, 32))), "train is not allowed in state open"
     ),
     "a gradient": Case(
-        when_greeted(GradientMessage(Gradient(step=0, values=tensor(32, 32)))),
+        when_greeted(Gradient(step=0, values=tensor(32, 32))),
         "release is not allowed",
     ),
     "goodbye at once": Case(when_greeted(Bye()), "ended the conversation"),
