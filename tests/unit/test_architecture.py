@@ -12,7 +12,7 @@ import tacit
 ROOT = Path(tacit.__file__).parent
 LAYERS = (
     {"types", "errors", "spec", "rng", "rows", "kernels"},
-    {"_version", "_config", "fields", "state_dir"},
+    {"_version", "_config", "fields", "atomic", "state_dir"},
     {"measure"},
     {"accounting"},
     {"protect", "attack", "nets", "data", "objective"},
