@@ -40,13 +40,12 @@ from tacit.training.cut import RECORD_BYTES, Embedding, Gradient
 from tacit.wire.protocol._header import HEADER_BYTES, VERSION
 from tacit.wire.protocol.codec import encode
 from tacit.wire.protocol.connection import Connection
+from tacit.wire.protocol.forms import kind_of
 from tacit.wire.protocol.messages import (
     Align,
     Bye,
     CheckpointMessage,
-    EmbeddingMessage,
     Evaluate,
-    GradientMessage,
     Heartbeat,
     Hello,
     Message,
@@ -100,7 +99,7 @@ def _edit(rng: random.Random, frame: bytearray, others: list[bytes]) -> None:
             struct.pack_into("<I", frame, place, rng.choice([0x7FC00000, 0x7F800000, 0x7F7FFFFF]))
 
 
-def kind_of(error: str) -> str:
+def summary_of(error: str) -> str:
     """Return what a refusal is about, without the values in it."""
     text = re.sub(r"refused: |a frame was |the (feature|label) party broke the rules: ", "", error)
     text = re.sub(r"^\w+ is not allowed in state \w+", "not allowed in this state", text)
@@ -127,10 +126,8 @@ def _talk() -> list[Message]:
     ]
     for step in range(3):
         said += [
-            EmbeddingMessage(Embedding(step=step, values=values(BATCH, WIDTH))),
-            GradientMessage(
-                Gradient(step=step, values=values(BATCH, WIDTH), record=bytes(RECORD_BYTES))
-            ),
+            Embedding(step=step, values=values(BATCH, WIDTH)),
+            Gradient(step=step, values=values(BATCH, WIDTH), record=bytes(RECORD_BYTES)),
         ]
     said += [
         Evaluate(part=0, values=values(3, WIDTH)),
@@ -161,22 +158,22 @@ def fuzz_connection(rng: random.Random, counts: Counter[str]) -> int:
 
     try:
         with Connection(Scripted(script), role, timings=TIMINGS) as connection:
-            for turn, message in enumerate(TALK[:point]):
+            for turn, said in enumerate(TALK[:point]):
                 if turn % 2 == theirs:
-                    connection.receive(type(message))
+                    connection.receive(type(said))
                 else:
-                    connection.send(message)
+                    connection.send(said)
             if point % 2 != theirs:
                 connection.send(TALK[point])
             while True:
-                kind = connection.receive(type(rng.choice(TALK))).kind
-                counts[f"taken: {kind.name.lower()}"] += 1
+                message = connection.receive(type(rng.choice(TALK)))
+                counts[f"taken: {kind_of(type(message)).word}"] += 1
     except SilenceError as error:
         raise AssertionError("a connection waited for what could not come") from error
     except (PeerError, LostError) as error:
         text = str(error)
     assert text.isprintable(), "a refusal must be one line"
-    counts[kind_of(text)] += 1
+    counts[summary_of(text)] += 1
     return len(taken)
 
 
@@ -221,7 +218,7 @@ def fuzz_run(seed: int, conversations: int, counts: Counter[str]) -> int:
         assert target.journal.path.read_bytes() == before, "something new was released"
         for line in target.log[heard:]:
             if not re.search("is here, .* steps to go", line):
-                counts[kind_of(line)] += 1
+                counts[summary_of(line)] += 1
         assert target.serve(iter([honest(REACH, STEPS)])) == "finished", target.log[-1]
         pairs = zip(quiet.weights(), target.weights(), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs), "the run ended elsewhere"

@@ -30,7 +30,6 @@ from tacit.wire.protocol.messages import (
     Align,
     Bye,
     CheckpointMessage,
-    EmbeddingMessage,
     Evaluate,
     Hello,
     Message,
@@ -218,7 +217,7 @@ def course(start: int, stop: int) -> list[bytes]:
     schedule = Schedule.of(PLAN, ROWS)
     for part in schedule.parts(first=start):
         for step in range(part.first, min(part.stop, stop)):
-            said.append(EmbeddingMessage(Embedding(step=step, values=_embedding(step))))
+            said.append(Embedding(step=step, values=_embedding(step)))
         if part.stop > stop:
             break
         if part.test is not None:

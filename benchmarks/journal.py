@@ -18,7 +18,6 @@ from tacit.party.record_exchange import RecordCopy
 from tacit.training import adam
 from tacit.training.cut import Embedding
 from tacit.wire.protocol.codec import decode, encode
-from tacit.wire.protocol.messages import EmbeddingMessage
 
 COLUMNS = Inputs(numeric=13, cardinalities=(10_000,) * 26)
 BATCH, WIDTH = 1024, 128
@@ -28,7 +27,7 @@ OLD = 1_000_000
 def rows(folder: Path) -> list[tuple[str, float]]:
     """Return what was timed and its median in seconds."""
     sent = torch.randn(BATCH, WIDTH)
-    message = EmbeddingMessage(Embedding(step=0, values=sent))
+    message = Embedding(step=0, values=sent)
     return [
         (
             f"frame of {BATCH} x {WIDTH} float32, there and back",

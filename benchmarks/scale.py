@@ -26,7 +26,6 @@ from tacit.party.journal import digest
 from tacit.training.cut import Embedding, Gradient
 from tacit.types import Cut
 from tacit.wire.protocol.codec import encode
-from tacit.wire.protocol.messages import EmbeddingMessage, GradientMessage
 
 REPEATS = 15
 
@@ -46,8 +45,8 @@ def wire() -> None:
     print("bytes per example and direction, batch 1024:")
     for width, narrow in itertools.product((16, 64, 128, 512), (False, True)):
         values = torch.zeros(1024, width)
-        there = encode(EmbeddingMessage(Embedding(step=1, values=values)), narrow=narrow)
-        back = encode(GradientMessage(Gradient(step=1, values=values)), narrow=narrow)
+        there = encode(Embedding(step=1, values=values), narrow=narrow)
+        back = encode(Gradient(step=1, values=values), narrow=narrow)
         bits = 16 if narrow else 32
         sizes = f"{len(there) / 1024:.2f} there, {len(back) / 1024:.2f} back"
         print(f"  cut {width}, {bits} bits: {sizes}")

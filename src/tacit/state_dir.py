@@ -13,10 +13,10 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, final
 
+from tacit.atomic import place_file, write_whole
 from tacit.errors import TacitError, UsageError
 
 SECRET_BYTES = 32
@@ -162,34 +162,8 @@ def kept_secret(path: Path) -> bytes:
 
 def _made(path: Path) -> bytes:
     secret = secrets.token_bytes(SECRET_BYTES)
-    write_whole(path, secret, place=os.link)  # never over one that is there
-    return secret
-
-
-def write_whole(
-    path: Path, content: bytes, *, place: Callable[[Path, Path], None] = os.replace
-) -> Path:
-    """Write a file that only its owner can read, whole or not at all; a link is replaced."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        place(draft, path)
+        place_file(path, secret, replace=False)
     except OSError as error:
-        raise TacitError(
-            f"{path}: could not be written ({error.strerror}): see to the disk, nothing was changed"
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+        raise TacitError(f"{path}: could not be written ({error.strerror}): start again") from None
+    return secret

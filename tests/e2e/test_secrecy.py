@@ -14,6 +14,7 @@ from peers import Bank, Meeting, honest, surroundings
 from tacit import Guard, objective, run_audit
 from tacit.measure import auc_bound
 from tacit.party.schedule import Schedule
+from tacit.training.cut import Embedding, Gradient
 from tacit.training.party import LabelParty
 from tacit.types import View
 from tacit.wire.protocol._header import HEADER_BYTES
@@ -21,9 +22,7 @@ from tacit.wire.protocol.codec import decode, encode
 from tacit.wire.protocol.messages import (
     Align,
     CheckpointMessage,
-    EmbeddingMessage,
     Evaluate,
-    GradientMessage,
     Heartbeat,
     Hello,
     Records,
@@ -69,12 +68,12 @@ class Run:
         seen = {"sent": [], "received": []}
         for way, frame in self.frames:
             message = decode(frame)
-            if isinstance(message, EmbeddingMessage | GradientMessage):
+            if isinstance(message, Embedding | Gradient):
                 seen[way].append(message)
         return [
             View(
-                grads=g.gradient.values,
-                embeddings=e.embedding.values,
+                grads=g.values,
+                embeddings=e.values,
                 ids=rows,
                 step=g.step,
                 epoch=epoch,
@@ -241,8 +240,8 @@ def body(frame):
     """Return what follows the header, without the numbers in a record that both parties know."""
     with suppress(RuntimeError):
         message = decode(frame)
-        if isinstance(message, GradientMessage):
-            record = message.gradient.record
+        if isinstance(message, Gradient):
+            record = message.record
             _, *known = struct.unpack_from("<qqqq", record)
             assert known == [1, message.step, message.step]
             return frame[HEADER_BYTES : -len(record)] + record[32:]
@@ -256,7 +255,7 @@ def plain(frame):
     except RuntimeError:
         return False
     allowed = isinstance(
-        message, Hello | Align | Records | GradientMessage | CheckpointMessage | Heartbeat
+        message, Hello | Align | Records | Gradient | CheckpointMessage | Heartbeat
     ) or (isinstance(message, Evaluate) and message.note is None and message.values is None)
     return allowed and encode(message) == frame
 
@@ -368,7 +367,7 @@ HIDDEN = {
 def test_what_is_appended_to_a_frame_is_found(marvell, name):
     make, says = HIDDEN[name]
     frames = list(marvell.sent)
-    place = next(n for n, f in enumerate(frames) if isinstance(decode(f), GradientMessage)) + 5
+    place = next(n for n, f in enumerate(frames) if isinstance(decode(f), Gradient)) + 5
     frames[place] += make(marvell)
     assert {says, "bytes that are no message"} <= leaks(marvell, frames)
 

@@ -6,11 +6,12 @@ import shutil
 import pytest
 
 from parties import KEY, Pair, configure, train_here
+from tacit.atomic import write_whole
 from tacit.cli import main
 from tacit.errors import UsageError
 from tacit.party.checkpoint import CheckpointStore
 from tacit.party.journal import Journal
-from tacit.state_dir import StateFolder, kept_secret, write_whole
+from tacit.state_dir import StateFolder, kept_secret
 
 
 @pytest.fixture(scope="module")

@@ -357,7 +357,7 @@ CHILD = """
 import os, sys, torch
 from torch import nn
 from tacit.training import adam
-from tacit.party.checkpoint import Checkpoints
+from tacit.party.checkpoint import CheckpointStore
 path, acks = sys.argv[1:]
 def advance(net, optimizer, step):
     rng = torch.Generator().manual_seed(step)
@@ -371,7 +371,7 @@ def work():
     torch.manual_seed(0)
     net = nn.Linear(64, 64)
     parts = {"models": {"net": net}, "optimizers": {"net": adam(net, 0.01)}}
-    store = Checkpoints(path, run="r")
+    store = CheckpointStore(path, run="r")
     found = store.latest()
     if found is not None:
         found.restore(**parts)
@@ -393,7 +393,7 @@ for _ in sys.stdin:
 
 def test_a_process_killed_at_any_moment_leaves_whole_checkpoints(tmp_path):
     store, acks = CheckpointStore(tmp_path / "c", run="r"), tmp_path / "acks"
-    before = 0
+    before = told = held = 0
     for _ in killed(CHILD, store.path, acks, times=10, seed=3, longest=0.4):
         last = int.from_bytes(acks.read_bytes()[-8:], "little") if acks.exists() else 0
         steps = store.steps()
@@ -401,7 +401,9 @@ def test_a_process_killed_at_any_moment_leaves_whole_checkpoints(tmp_path):
         end = max(steps, default=0)
         assert last <= end <= max(last, before) + 1  # one more than it was told of, each time
         before = end
-        assert len(steps) <= 3
+        # A save that returned has tidied up; one that did not may leave one checkpoint more.
+        assert len(steps) <= (3 if last > told else held + 1)
+        told, held = last, len(steps)
     torch.manual_seed(0)
     net = nn.Linear(64, 64)
     optimizer = adam(net, 0.01)

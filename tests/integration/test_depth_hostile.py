@@ -19,8 +19,8 @@ from peers import (
 )
 from tacit.errors import LostError
 from tacit.party.schedule import Schedule
+from tacit.training.cut import Embedding, Gradient
 from tacit.wire.protocol.codec import decode
-from tacit.wire.protocol.messages import EmbeddingMessage, GradientMessage
 from tacit.wire.transport.memory import memory_transports
 from tacit.wire.transport.wrappers import RecordingTransport
 
@@ -68,7 +68,7 @@ def ahead(pair, gate, more):
     )  # what is held back by the line is not refused yet
     still = short(beat=LONG)  # nobody reads signs of life while the gate is closed
     with (
-        mock.patch("peers.memory_lines", roomy),
+        mock.patch("peers.memory_transports", roomy),
         Bank(pair, done=gate, timings=still) as bank,
     ):
         rogue = bank.rogue()
@@ -80,7 +80,7 @@ def ahead(pair, gate, more):
         heard = []
         with suppress(LostError):
             while len(heard) <= more:
-                heard.append(rogue.hear(GradientMessage).step)
+                heard.append(rogue.hear(Gradient).step)
         rogue.line.close()
         if rogue.reason is not None:
             bank.said("refused: the feature party broke the rules")
@@ -115,7 +115,7 @@ class Cut:
         self._left, self.line = after, RecordingTransport(line, self._count)
 
     def _count(self, way, frame):
-        if way == "sent" and isinstance(decode(frame), EmbeddingMessage):
+        if way == "sent" and isinstance(decode(frame), Embedding):
             self._left -= 1
             if self._left < 0:
                 self.line.close()

@@ -18,7 +18,6 @@ from tacit.wire.protocol.messages import (
     Bye,
     CheckpointMessage,
     Evaluate,
-    GradientMessage,
     Heartbeat,
     Predict,
     Refuse,
@@ -139,7 +138,7 @@ CASES = {
         when_greeted(train(STOP - 1, tensor(32, 32))), "train is not allowed in state open"
     ),
     "a gradient": Case(
-        when_greeted(GradientMessage(Gradient(step=0, values=tensor(32, 32)))),
+        when_greeted(Gradient(step=0, values=tensor(32, 32))),
         "release is not allowed",
     ),
     "goodbye at once": Case(when_greeted(Bye()), "ended the conversation"),
@@ -196,19 +195,19 @@ CASES = {
         when_ready(lambda r, step: train(step + 1, tensor(*r.cut))), "skips step"
     ),
     "an evaluation": Case(
-        when_ready(lambda r, _: Evaluate(part=0, values=tensor(*r.cut))), "sent Evaluate, due was"
+        when_ready(lambda r, _: Evaluate(part=0, values=tensor(*r.cut))), "sent evaluate, due was"
     ),
     "a prediction": Case(
-        when_ready(lambda r, _: Predict(part=0, values=tensor(*r.cut))), "sent Predict, due was"
+        when_ready(lambda r, _: Predict(part=0, values=tensor(*r.cut))), "sent predict, due was"
     ),
     "an evaluation of nothing": Case(
         when_ready(lambda _, __: Evaluate(part=0)), "evaluate carries embeddings from the feature"
     ),
     "a checkpoint": Case(
         when_ready(lambda _, step: CheckpointMessage(step=max(0, step - 1))),
-        "sent Checkpoint, due was Train|a checkpoint is of the last step",
+        "sent checkpoint, due was train|a checkpoint is of the last step",
     ),
-    "ids again": Case(when_ready(lambda _, __: UNKNOWN), "sent Align, due was Train"),
+    "ids again": Case(when_ready(lambda _, __: UNKNOWN), "sent align, due was train"),
 }
 LATER = {
     "a step again with another embedding": Case(

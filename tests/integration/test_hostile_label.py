@@ -18,15 +18,13 @@ from peers import (
 )
 from tacit.errors import LostError, PeerError, UsageError
 from tacit.party.config import read_party_config
-from tacit.training.cut import RECORD_BYTES, Gradient
+from tacit.training.cut import RECORD_BYTES, Embedding, Gradient
 from tacit.wire.protocol.codec import encode
 from tacit.wire.protocol.messages import (
     Align,
     Bye,
     CheckpointMessage,
-    EmbeddingMessage,
     Evaluate,
-    GradientMessage,
     Heartbeat,
     Hello,
     Records,
@@ -55,19 +53,19 @@ class Liar(Rogue):
         self.greet()
         self.match()
         self.say(Records(count=self.hear(Records).count))
-        return self.hear(EmbeddingMessage)
+        return self.hear(Embedding)
 
     def serve(self, steps):
         """Answer so many steps by the rules."""
         train = self.begin()
         for step in range(steps):
-            self.say(gradient(step, torch.zeros_like(train.embedding.values)))
+            self.say(gradient(step, torch.zeros_like(train.values)))
             train = self.hear()
         return train
 
 
 def gradient(step, values):
-    return GradientMessage(Gradient(step=step, values=values))
+    return Gradient(step=step, values=values)
 
 
 def spoiled(step, value):
@@ -152,7 +150,7 @@ def records(count, *numbers):
 
 
 def recorded(number):
-    return GradientMessage(Gradient(step=0, values=tensor(32, 32), record=numbered(number)))
+    return Gradient(step=0, values=tensor(32, 32), record=numbered(number))
 
 
 RIGHT = gradient(0, tensor(32, 32))

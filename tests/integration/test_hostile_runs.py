@@ -19,8 +19,9 @@ from peers import (
 )
 from tacit.cli import main
 from tacit.errors import LostError, UsageError
+from tacit.training.cut import Embedding, Gradient
 from tacit.wire.protocol.codec import decode, encode
-from tacit.wire.protocol.messages import Align, Bye, EmbeddingMessage, GradientMessage, Heartbeat
+from tacit.wire.protocol.messages import Align, Bye, Heartbeat
 from tacit.wire.transport.wrappers import RecordingTransport
 
 pytestmark = pytest.mark.usefixtures("around")
@@ -34,15 +35,15 @@ def overheard(bank, stop):
         return RecordingTransport(bank.dial(), lambda way, frame: frames[way].append(frame))
 
     honest(bank, stop=stop, dial=dial)
-    asked = [f for f in frames["sent"] if isinstance(decode(f), EmbeddingMessage)]
-    answered = [f for f in frames["received"] if isinstance(decode(f), GradientMessage)]
+    asked = [f for f in frames["sent"] if isinstance(decode(f), Embedding)]
+    answered = [f for f in frames["received"] if isinstance(decode(f), Gradient)]
     assert len(asked) == len(answered) == stop
     return list(zip(asked, answered, strict=True))
 
 
 def answer(rogue, frame):
     rogue.say(frame)
-    return encode(rogue.hear(GradientMessage))
+    return encode(rogue.hear(Gradient))
 
 
 def test_a_step_again_is_the_same_bytes_and_moves_nothing(pair, wanted):
@@ -69,7 +70,7 @@ def test_after_a_restart_a_step_again_is_the_same_bytes(pair, wanted):
         assert rogue.ready(5) == 4
         for _ in range(2):
             assert answer(rogue, steps[4][0]) == steps[4][1]
-        nearly = torch.nextafter(decode(steps[4][0]).embedding.values, tensor(1))
+        nearly = torch.nextafter(decode(steps[4][0]).values, tensor(1))
         rogue.say(train(4, nearly))
         assert "came again with another embedding" in rogue.refused()
         assert bank.journal == before

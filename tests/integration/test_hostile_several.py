@@ -13,9 +13,10 @@ from tacit.errors import LostError, UsageError
 from tacit.party.config import identity_of, read_party_config
 from tacit.party.feature import FeatureSetup
 from tacit.state_dir import StateFolder
+from tacit.training.cut import Embedding, Gradient
 from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.codec import decode
-from tacit.wire.protocol.messages import Align, EmbeddingMessage, GradientMessage, Heartbeat
+from tacit.wire.protocol.messages import Align, Heartbeat
 from tacit.wire.psi.ecdh import MOST_IDS, PsiSide
 from tacit.wire.transport.base import Transport
 from tacit.wire.transport.grpc_client import dial
@@ -162,8 +163,8 @@ def test_another_partys_embeddings_for_a_step_that_was_are_refused(four, wanted,
     seen = {}
 
     def overhear(way, frame):
-        if way == "sent" and isinstance(message := decode(frame), EmbeddingMessage):
-            seen[message.embedding.step] = message.embedding.values
+        if way == "sent" and isinstance(message := decode(frame), Embedding):
+            seen[message.step] = message.values
 
     from tacit.party import feature as company
 
@@ -183,7 +184,7 @@ def test_another_partys_embeddings_for_a_step_that_was_are_refused(four, wanted,
             step = rogue.ready(4)
             assert step == 4
             rogue.say(train(step, seen[step]))
-            rogue.hear(GradientMessage)
+            rogue.hear(Gradient)
 
         refused(four, bank, act, "released before with another embedding|came again with another")
         again = Feature(four, ROGUE)

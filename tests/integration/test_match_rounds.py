@@ -12,9 +12,10 @@ from parties import Quartet, configure
 from peers import TIMINGS, Bank, PausedError, Rogue, fresh_pair, honest
 from tacit.cli import main
 from tacit.errors import LostError, PeerError, UsageError
+from tacit.training.cut import Embedding
 from tacit.wire.protocol.codec import decode
 from tacit.wire.protocol.connection import Connection
-from tacit.wire.protocol.messages import Align, Bye, EmbeddingMessage, Heartbeat, Hello
+from tacit.wire.protocol.messages import Align, Bye, Heartbeat, Hello
 from tacit.wire.protocol.state_machine import Role
 from tacit.wire.psi._messages import Secrets
 from tacit.wire.psi.align import Matching, find_common, join_common
@@ -278,7 +279,7 @@ class Once(Transport):
         return self._inner.peer
 
     def send(self, frame, *, timeout):
-        if isinstance(decode(frame), EmbeddingMessage):
+        if isinstance(decode(frame), Embedding):
             self._inner.close()
             raise PausedError
         self._inner.send(frame, timeout=timeout)

@@ -8,7 +8,8 @@ import torch
 from parties import configure
 from peers import Bank, finished, honest, tensor, train
 from tacit.errors import LostError
-from tacit.wire.protocol.messages import CheckpointMessage, GradientMessage
+from tacit.training.cut import Gradient
+from tacit.wire.protocol.messages import CheckpointMessage
 
 pytestmark = pytest.mark.usefixtures("around")
 
@@ -31,7 +32,7 @@ def test_prototypes_are_served_and_warned_of_once(pair):
         rogue.ready()
         for step in range(4):
             rogue.say(train(step, prototypes(rogue, step)))
-            rogue.hear(GradientMessage)
+            rogue.hear(Gradient)
         rogue.say(CheckpointMessage(step=3))
         rogue.hear(CheckpointMessage)
         rogue.line.close()
@@ -89,7 +90,7 @@ def _answers(pair):
             rogue.ready()
             rogue.say(train(0, prototypes(rogue, 0) + jitter * tensor(*rogue.cut, seed=1)))
             with suppress(LostError):
-                rogue.hear(GradientMessage)
+                rogue.hear(Gradient)
                 answers.append(None)
                 break  # the step is on record: no other embeddings get anything
             answers.append(rogue.reason)

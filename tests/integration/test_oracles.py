@@ -18,14 +18,12 @@ from peers import (
 from tacit.errors import LostError
 from tacit.party.journal import digest
 from tacit.party.schedule import Schedule
-from tacit.training.cut import RECORD_BYTES
+from tacit.training.cut import RECORD_BYTES, Embedding, Gradient
 from tacit.wire.protocol.codec import decode
 from tacit.wire.protocol.messages import (
     Align,
     CheckpointMessage,
-    EmbeddingMessage,
     Evaluate,
-    GradientMessage,
     Records,
 )
 from tacit.wire.transport.wrappers import RecordingTransport
@@ -44,7 +42,7 @@ def to_evaluation(bank, offer):
     rogue = bank.rogue()
     for step in range(rogue.ready(offer), EPOCH):
         rogue.say(train(step, tensor(*rogue.cut, seed=step)))
-        rogue.hear(GradientMessage)
+        rogue.hear(Gradient)
         if step == 3:
             rogue.say(CheckpointMessage(step=3))
             rogue.hear(CheckpointMessage)
@@ -149,11 +147,9 @@ class Restored:
 
     def asked(self, step):
         """Return the embeddings that were sent for a step, and the release that came back."""
-        found = [
-            m for m in map(decode, self.frames) if isinstance(m, EmbeddingMessage | GradientMessage)
-        ]
-        sent = {m.step: m for m in found if isinstance(m, EmbeddingMessage)}
-        got = {m.step: m for m in found if isinstance(m, GradientMessage)}
+        found = [m for m in map(decode, self.frames) if isinstance(m, Embedding | Gradient)]
+        sent = {m.step: m for m in found if isinstance(m, Embedding)}
+        got = {m.step: m for m in found if isinstance(m, Gradient)}
         return sent[step], got[step]
 
 
@@ -169,9 +165,9 @@ def test_a_copy_catches_up_and_releases_nothing_a_second_time(pair, wanted):
         for step in range(start, 8):
             asked, sent = restored.asked(step)
             rogue.say(asked)
-            got = rogue.hear(GradientMessage).gradient
-            assert torch.equal(got.values, sent.gradient.values)
-            assert got.record == sent.gradient.record
+            got = rogue.hear(Gradient)
+            assert torch.equal(got.values, sent.values)
+            assert got.record == sent.record
             if step in (3, 5, 7):
                 evaluate_or_save(rogue, bank, step, restored)
         rogue.say(train(8, tensor(*rogue.cut, seed=99)))
@@ -276,7 +272,7 @@ def test_records_that_are_not_its_own_are_refused_and_change_nothing(pair, wante
         rogue.say(records(2**62, restored.journal[-RECORD_BYTES:]))  # far more than there can be
         rogue.hear(Records)
         rogue.say(Align(count=1))
-        assert "Align, due was Records" in rogue.refused()
+        assert "sent align, due was records" in rogue.refused()
         finished(bank, wanted)
 
 
@@ -305,7 +301,7 @@ def test_records_show_nothing_that_the_peer_could_compare(pair):
     restored = Restored(pair, copied=2, stop=3)
     for step in range(3):
         asked, sent = restored.asked(step)
-        record = sent.gradient.record
+        record = sent.record
         assert restored.journal[256 + step * RECORD_BYTES :][:RECORD_BYTES] == record
-        for values in (asked.embedding.values, sent.gradient.values):
+        for values in (asked.values, sent.values):
             assert digest(values) not in record

@@ -15,16 +15,14 @@ from hypothesis import strategies as st
 from tacit.errors import InputError, PeerError, TacitError, UsageError
 from tacit.training.cut import Embedding, Gradient
 from tacit.wire.protocol.codec import decode, encode
+from tacit.wire.protocol.forms import Kind
 from tacit.wire.protocol.messages import (
     Align,
     Bye,
     CheckpointMessage,
-    EmbeddingMessage,
     Evaluate,
-    GradientMessage,
     Heartbeat,
     Hello,
-    Kind,
     Predict,
     Records,
     Refuse,
@@ -52,11 +50,11 @@ def hello(role=Role.FEATURE, **fields):
 
 
 def train(step, rows=2):
-    return EmbeddingMessage(Embedding(step=step, values=torch.ones(rows, 3)))
+    return Embedding(step=step, values=torch.ones(rows, 3))
 
 
 def release(step, rows=2, dtype=torch.float32):
-    return GradientMessage(Gradient(step=step, values=torch.ones(rows, 3, dtype=dtype)))
+    return Gradient(step=step, values=torch.ones(rows, 3, dtype=dtype))
 
 
 def fitting(kind, role, step=0, again=False):

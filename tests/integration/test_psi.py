@@ -229,7 +229,7 @@ def test_worker_processes_find_the_same():
 def test_workers_do_not_outlive_a_party_that_is_killed():
     code = (
         "import multiprocessing as m, os, signal\n"
-        "from tacit.wire.psi.ecdh import workers\n"
+        "from tacit.wire.psi._pool import workers\n"
         "pool = workers(1); pool.submit(abs, 1).result()\n"
         "print(m.active_children()[0].pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

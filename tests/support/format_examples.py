@@ -23,9 +23,7 @@ from parties import Pair, configure
 from tacit.cli import main
 from tacit.training.cut import RECORD_BYTES, Embedding, Gradient
 from tacit.wire.protocol.messages import (
-    EmbeddingMessage,
     Evaluate,
-    GradientMessage,
     Predict,
     Records,
 )
@@ -57,11 +55,11 @@ def values(*shape, dtype=torch.float32):
 
 
 def _train(of):
-    return EmbeddingMessage(Embedding(step=5, values=of))
+    return Embedding(step=5, values=of)
 
 
 def _release(of, record=None):
-    return GradientMessage(Gradient(step=5, values=of, record=record))
+    return Gradient(step=5, values=of, record=record)
 
 
 FRAMES = {

@@ -21,7 +21,7 @@ from tacit.training.cut import RECORD_BYTES, Embedding
 from tacit.wire.protocol._header import VERSION, Limits
 from tacit.wire.protocol.codec import decode, encode
 from tacit.wire.protocol.connection import Timings
-from tacit.wire.protocol.messages import Align, EmbeddingMessage, Heartbeat, Hello, Records, Refuse
+from tacit.wire.protocol.messages import Align, Heartbeat, Hello, Records, Refuse
 from tacit.wire.transport.grpc_client import dial
 from tacit.wire.transport.grpc_server import Listener
 from tacit.wire.transport.memory import memory_transports
@@ -35,7 +35,7 @@ def tensor(*shape, seed=0):
 
 
 def train(step, values):
-    return EmbeddingMessage(Embedding(step=step, values=values))
+    return Embedding(step=step, values=values)
 
 
 class PausedError(Exception):
@@ -143,7 +143,7 @@ class Rogue:
         shared = 0
         for at in range(0, len(ids), 1024):
             piece = ids[at : at + 1024]
-            self.say(Align(count=len(piece), ids=piece))
+            self.say(Align(ids=piece))
             shared += self.hear(Align).count
         while True:  # with several feature parties, which of them all have
             self.say(Align(count=shared))

@@ -15,7 +15,7 @@ ROOT = Path(tacit.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
 LAYERS = (
     {"types", "errors", "spec", "rng", "rows", "kernels"},
-    {"_version", "_config", "fields", "state_dir"},
+    {"_version", "_config", "fields", "atomic", "state_dir"},
     {"measure"},
     {"accounting"},
     {"protect", "attack", "nets", "data", "objective"},

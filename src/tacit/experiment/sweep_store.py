@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
+from tacit.atomic import place_file
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.fields import finite
@@ -118,9 +119,8 @@ class SweepStore:
         try:
             (self.path / "journal").mkdir(parents=True, exist_ok=True)
             # Complete from the moment it has its name, whoever makes it first.
-            aside = head.with_name(f".store-{secrets.token_hex(4)}")
-            aside.write_text(json.dumps({"format": FORMAT, "kind": _KIND}) + "\n")
-            aside.replace(head)
+            content = json.dumps({"format": FORMAT, "kind": _KIND}) + "\n"
+            place_file(head, content.encode(), mode=0o666)
         except OSError as error:
             raise UsageError(f"--store {self.path}: cannot be made: {error.strerror}") from None
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from tacit import data
+from tacit.atomic import write_whole
 from tacit.errors import UsageError
 from tacit.party.config import PartyConfig
-from tacit.state_dir import StateFolder, kept_secret, remove_own, write_whole
+from tacit.state_dir import StateFolder, kept_secret, remove_own
 from tacit.wire.psi.align import Alignment, Matching
 from tacit.wire.psi.rounds import KEY, ONCE, Rounds, open_rounds
 

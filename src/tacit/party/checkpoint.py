@@ -32,6 +32,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from tacit.accounting.ledger import SavedState
+from tacit.atomic import sync_folder, write_new
 from tacit.errors import InputError, ParameterError, TacitError, UsageError
 from tacit.party._checkpoint_format import (
     Facts,
@@ -46,7 +47,7 @@ from tacit.party._checkpoint_format import (
     weights,
 )
 from tacit.rng import whole
-from tacit.state_dir import open_own, remove_own, sync_folder
+from tacit.state_dir import open_own, remove_own
 
 _Seen = TypeVar("_Seen")
 
@@ -219,7 +220,7 @@ class CheckpointStore:
         aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=self.path))
         try:
             for name, data in files.items():
-                _write_file(aside / name, data)
+                write_new(aside / name, data)
             sync_folder(aside)
             tries = [attempt for held, attempt, _ in self._folders() if held == step]
             folder = self.path / (_name(step) + (f".{tries[-1] + 1}" if tries else ""))
@@ -279,14 +280,3 @@ def _compare(name: str, found: str, facts: Facts) -> None:
 def _read(path: Path) -> bytes:
     with open(open_own(path, os.O_RDONLY), "rb") as file:
         return file.read()
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(file, rest) :]
-        os.fsync(file)
-    finally:
-        os.close(file)

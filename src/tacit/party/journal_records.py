@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Self, final
 from zlib import crc32
 
+from tacit.atomic import sync_folder
 from tacit.errors import ParameterError, ReleaseError, UsageError
-from tacit.state_dir import open_own, sync_folder
+from tacit.state_dir import open_own
 from tacit.training.cut import RECORD_BYTES
 
 _BODY = struct.Struct("<qqqq32s32s")

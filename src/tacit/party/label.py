@@ -15,6 +15,7 @@ from torch import Tensor
 from tacit import objective
 from tacit.accounting import Ledger
 from tacit.accounting.ledger import SavedState
+from tacit.atomic import write_whole
 from tacit.errors import UsageError
 from tacit.guard import Guard
 from tacit.party.acceptor import Acceptor, Accepts
@@ -40,7 +41,7 @@ from tacit.party.run_state import BuiltParty, RunState, States
 from tacit.party.schedule import Schedule
 from tacit.party.workers.replicated import team_of
 from tacit.rng import Key
-from tacit.state_dir import StateFolder, kept_secret, write_whole
+from tacit.state_dir import StateFolder, kept_secret
 from tacit.training.embedding_watch import EmbeddingWatch
 from tacit.training.loop import Step
 from tacit.wire.protocol._header import Limits

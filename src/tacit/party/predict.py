@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tacit import data, nets
+from tacit.atomic import write_whole
 from tacit.errors import InputError, LostError, PeerError, UsageError
 from tacit.guard import Guard
 from tacit.objective import Learner, Setting
@@ -28,7 +29,7 @@ from tacit.party.label import listen, reception_of
 from tacit.party.proxies import RemoteFeature, RemoteLabel
 from tacit.party.schedule import piece_of
 from tacit.rng import Key
-from tacit.state_dir import StateFolder, remove_own, write_whole
+from tacit.state_dir import StateFolder, remove_own
 from tacit.training.loop import predict
 from tacit.training.metrics import utility
 from tacit.training.party import FeatureParty, LabelParty, adam

@@ -21,7 +21,7 @@ from tacit.party.journaled_label import Answer
 from tacit.training.cut import Embedding, Gradient
 from tacit.training.party import FeatureEnd, LabelEnd, Rows
 from tacit.wire.protocol.connection import Connection
-from tacit.wire.protocol.messages import EmbeddingMessage, Evaluate, GradientMessage, Predict
+from tacit.wire.protocol.messages import Evaluate, Predict
 
 Asking = type[Evaluate] | type[Predict]
 
@@ -57,11 +57,11 @@ class RemoteLabel(LabelEnd):
         """
         (embedding,) = embeddings
         with suppress(LostError):
-            self._connection.send(EmbeddingMessage(embedding))
+            self._connection.send(embedding)
 
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:  # noqa: ARG002
         """Wait for the release of embeddings that were sent."""
-        gradient = self._connection.receive(GradientMessage).gradient
+        gradient = self._connection.receive(Gradient)
         self._kept(gradient.record)
         return [gradient]
 
@@ -109,7 +109,7 @@ class RemoteFeature(FeatureEnd):
     def forward(self, step: int, rows: Rows) -> Embedding:
         """Wait for the embeddings of a batch; the step before it may be asked for again."""
         self._raise_lost()
-        while (embedding := self._connection.receive(EmbeddingMessage).embedding).step != step:
+        while (embedding := self._connection.receive(Embedding)).step != step:
             self._send_again(embedding)
         self._check(embedding.values, rows)
         self._last = embedding
@@ -119,7 +119,7 @@ class RemoteFeature(FeatureEnd):
         """Send the release."""
         self._sent = gradient
         try:
-            self._connection.send(GradientMessage(gradient))
+            self._connection.send(gradient)
         except LostError as error:
             self._lost = error
 
@@ -160,7 +160,7 @@ class RemoteFeature(FeatureEnd):
                 f"step {embedding.step} came again with another embedding: two releases of a step "
                 "let noise be cancelled"
             )
-        self._connection.send(GradientMessage(sent))
+        self._connection.send(sent)
 
     def _raise_lost(self) -> None:
         if self._lost is not None:

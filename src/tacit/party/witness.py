@@ -16,9 +16,9 @@ import re
 from pathlib import Path
 from typing import Self, final
 
+from tacit.atomic import write_whole
 from tacit.errors import ReleaseError, UsageError
 from tacit.party.journal_records import Codes
-from tacit.state_dir import write_whole
 
 _LINE = re.compile(rb"(tacit witness 1 records (\d{20}) step (\d{20}|-{20}) )code ([0-9a-f]{32})\n")
 

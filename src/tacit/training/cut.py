@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from reprlib import repr as shown
 from typing import final
 
 from torch import Tensor
 
+from tacit.errors import InputError
+
 RECORD_BYTES = 112
 """The size of one record of the label party's journal."""
+
+
+def check_record(record: object) -> None:
+    """Refuse anything but the bytes of one record of a journal, or None."""
+    if record is not None and (not isinstance(record, bytes) or len(record) != RECORD_BYTES):
+        raise InputError(f"a record has {RECORD_BYTES} bytes, got {shown(record)}")
+
+
+def _check_step(step: object) -> None:
+    if type(step) is not int or not 0 <= step < 2**63:
+        raise InputError(f"a step must be a whole number from 0 to {2**63 - 1}, got {shown(step)}")
 
 
 @final
@@ -18,6 +32,9 @@ class Embedding:
 
     step: int
     values: Tensor
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
 
 
 @final
@@ -31,3 +48,7 @@ class Gradient:
     step: int
     values: Tensor
     record: bytes | None = None
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+        check_record(self.record)

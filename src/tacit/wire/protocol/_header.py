@@ -1,4 +1,4 @@
-"""The fixed header of a frame, what each kind of message may carry, and the limits on sizes.
+"""The fixed header of a frame, held against the form of its kind and the limits on sizes.
 
 48 bytes, little-endian::
 
@@ -17,7 +17,8 @@ import torch
 
 from tacit.errors import InputError
 from tacit.training.cut import RECORD_BYTES
-from tacit.wire.protocol.messages import Kind, check_whole
+from tacit.wire.protocol.forms import FORMS, MOST_DIMS, Form, Kind
+from tacit.wire.protocol.messages import check_whole
 
 VERSION = 2
 MAGIC = b"TACT"
@@ -25,7 +26,6 @@ HEADER = struct.Struct("<4sHHHBBIq4iq")
 HEADER_BYTES = HEADER.size
 NARROWED = 1  # flag: float32 values travel as bfloat16
 RECORDED = 2  # flag: after the values of a release comes its record in the journal
-MOST_DIMS = 4
 DTYPES = {
     1: torch.float32,
     2: torch.float64,
@@ -35,8 +35,6 @@ DTYPES = {
     6: torch.uint8,
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
-_WHOLE = {Kind.ALIGN: (torch.int64, torch.uint8), Kind.RECORDS: (torch.uint8,)}
-_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 @final
@@ -62,33 +60,6 @@ class Limits:
 
 
 DEFAULTS = Limits()
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """What a kind of message may carry after its header."""
-
-    step: bool = False
-    dims: range = range(0)  # none: it carries no tensor
-    text: bool = False
-    empty: bool = False
-
-
-ROWS = range(2, MOST_DIMS + 1)
-FORMS = {
-    Kind.HELLO: Form(text=True),
-    Kind.ALIGN: Form(text=True, dims=range(1, 2)),
-    Kind.TRAIN: Form(step=True, dims=ROWS),
-    Kind.RELEASE: Form(step=True, dims=ROWS),
-    Kind.EVALUATE: Form(step=True, dims=ROWS, text=True, empty=True),
-    Kind.PREDICT: Form(step=True, dims=ROWS, empty=True),
-    Kind.CHECKPOINT: Form(step=True, empty=True),
-    Kind.HEARTBEAT: Form(empty=True),
-    Kind.REFUSE: Form(text=True),
-    Kind.BYE: Form(empty=True),
-    Kind.RECORDS: Form(step=True, dims=range(1, 2), empty=True),
-}
 
 
 @final
@@ -173,15 +144,15 @@ def read_header(view: memoryview, limits: Limits) -> Header:
 
 def check_header(header: Header, limits: Limits) -> None:
     """Hold a header against its kind's form and the limits; the body is not touched."""
-    form, name, length = FORMS[header.kind], header.kind.name.lower(), header.length
-    check_whole("a step", header.step, high=2**63 - 1 if form.step else 0)
+    form, name, length = FORMS[header.kind], header.kind.word, header.length
+    check_whole("a step", header.step, high=0 if form.number is None else 2**63 - 1)
     whole = HEADER_BYTES + length
     require(whole <= limits.max_bytes, f"a frame has at most {limits.max_bytes} bytes, got {whole}")
     if header.dtype is not None:
         _check_shape(header, form, limits)
         return
     require(not header.shape and not header.flags, f"{name} without a dtype has a shape or flags")
-    if form.text and not (form.empty and length == 0):
+    if form.texts and not (form.empty and length == 0):
         require(
             1 <= length <= limits.max_text, f"text has 1 to {limits.max_text} bytes, got {length}"
         )
@@ -192,20 +163,23 @@ def check_header(header: Header, limits: Limits) -> None:
 
 
 def _check_shape(header: Header, form: Form, limits: Limits) -> None:
-    name, shape, wire = header.kind.name.lower(), header.shape, header.wire_dtype
+    name, shape, wire = header.kind.word, header.shape, header.wire_dtype
     assert wire is not None  # noqa: S101 - the caller has seen the dtype
-    require(len(shape) in form.dims, f"{name} cannot carry a tensor of shape {shape}")
-    require(
-        header.dtype in _WHOLE.get(header.kind, _FLOATS),
-        f"ids must be int64 or uint8, records uint8, everything else floating point, "
-        f"got {header.dtype} in {name}",
-    )
+    bodies = [body for body in form.tensors if len(shape) in body.dims]
+    require(bool(bodies), f"{name} cannot carry a tensor of shape {shape}")
+    rule = ", ".join(f"{body.field} must be {_named(body.dtypes)}" for body in bodies)
+    bodies = [body for body in bodies if header.dtype in body.dtypes]
+    require(bool(bodies), f"in {name} {rule}, got {header.dtype}")
     narrowed, recorded = bool(header.flags & NARROWED), bool(header.flags & RECORDED)
     require(not narrowed or header.dtype == torch.float32, "only float32 can be narrowed")
-    require(not recorded or header.kind == Kind.RELEASE, f"{name} carries no record of a release")
+    require(not recorded or bodies[0].record is not None, f"{name} carries no record of a release")
     rows, width = shape[0], math.prod(shape[1:])
     require(all(n >= 1 for n in shape), f"every dimension must be 1 or more, got {shape}")
     require(rows <= limits.max_rows, f"at most {limits.max_rows} rows, got {rows}")
     require(width <= limits.max_width, f"at most {limits.max_width} values per row, got {width}")
     wanted = rows * width * wire.itemsize + header.trailer
     require(header.length == wanted, f"the body length must be {wanted}, got {header.length}")
+
+
+def _named(dtypes: tuple[torch.dtype, ...]) -> str:
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from reprlib import repr as shown
 from typing import Any, NoReturn, TypeAlias
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError, PeerError
-from tacit.training.cut import Embedding, Gradient
 from tacit.wire.protocol._header import (
     CODES,
     DEFAULTS,
@@ -32,21 +30,8 @@ from tacit.wire.protocol._header import (
     read_header,
     require,
 )
-from tacit.wire.protocol.messages import (
-    Align,
-    Bye,
-    CheckpointMessage,
-    EmbeddingMessage,
-    Evaluate,
-    GradientMessage,
-    Heartbeat,
-    Hello,
-    Kind,
-    Message,
-    Predict,
-    Records,
-    Refuse,
-)
+from tacit.wire.protocol.forms import FORMS, Kind, TensorBody, kind_of
+from tacit.wire.protocol.messages import Message
 
 Fields: TypeAlias = dict[str, Any]
 Body: TypeAlias = Tensor | Fields | None
@@ -58,16 +43,20 @@ def encode(message: Message, *, narrow: bool = False, limits: Limits = DEFAULTS)
     With ``narrow``, float32 values travel as bfloat16: half the bytes and 8 bits of precision, so
     a run is no longer bit for bit the one in a single process.
 
+    >>> from tacit.wire.protocol.messages import Bye
     >>> encode(Bye())[:6]
     b'TACT\x02\x00'
     """
     _require_little_endian()
-    step, body = _take_apart(message)
-    if isinstance(body, Tensor):
-        record = message.gradient.record if isinstance(message, GradientMessage) else None
-        return _encode_tensor(message.kind, step, body, record, narrow=narrow, limits=limits)
-    text = b"" if body is None else canonical(body)
-    header = Header(kind=message.kind, step=step, length=len(text))
+    form = FORMS[kind_of(type(message))]
+    number = 0 if form.number is None else getattr(message, form.number)
+    body = form.body_of(message)
+    if isinstance(body, TensorBody):
+        values = getattr(message, body.field)
+        record = None if body.record is None else getattr(message, body.record)
+        return _encode_tensor(form.kind, number, values, record, narrow=narrow, limits=limits)
+    text = b"" if body is None else canonical(body.write(message))
+    header = Header(kind=form.kind, step=number, length=len(text))
     check_header(header, limits)
     return header.pack() + text
 
@@ -75,6 +64,7 @@ def encode(message: Message, *, narrow: bool = False, limits: Limits = DEFAULTS)
 def decode(data: bytes | bytearray | memoryview, *, limits: Limits = DEFAULTS) -> Message:
     """Return the message in a frame; anything but one well-formed frame raises PeerError.
 
+    >>> from tacit.wire.protocol.messages import Refuse
     >>> decode(encode(Refuse(reason="another plan"))).reason
     'another plan'
     """
@@ -84,7 +74,7 @@ def decode(data: bytes | bytearray | memoryview, *, limits: Limits = DEFAULTS) -
         header = read_header(view, limits)
         end = len(view) - header.trailer
         body = _read_body(header, view[HEADER_BYTES:end])
-        return _put_together(header, body, record=bytes(view[end:]) or None)
+        return _build(header, body, record=bytes(view[end:]) or None)
     except InputError as error:
         raise PeerError(f"a frame was refused: {error}") from error
 
@@ -169,129 +159,18 @@ def _read_body(header: Header, view: memoryview) -> Body:
     return values.to(header.dtype)
 
 
-def _take_apart(message: Message) -> tuple[int, Body]:
-    """Return what a message puts into the header's step, and its body."""
-    match message:
-        case EmbeddingMessage():
-            return message.step, message.embedding.values
-        case GradientMessage():
-            return message.step, message.gradient.values
-        case Evaluate(values=None):
-            return message.part, _receipt_body(message)
-        case Evaluate() | Predict():
-            return message.part, message.values
-        case CheckpointMessage():
-            return message.step, None
-        case Records():
-            return message.count, message.values
-        case Align():
-            return 0, _align_body(message)
-        case Hello():
-            return 0, {n: v for n, v in vars(message).items() if n != "number" or v}
-        case Refuse():
-            return 0, vars(message)
-        case Heartbeat() | Bye():
-            return 0, None
-
-
-def _receipt_body(message: Evaluate) -> Body:
-    fields = {"note": message.note, "record": message.record and message.record.hex()}
-    return {name: text for name, text in fields.items() if text is not None} or None
-
-
-def _align_body(message: Align) -> Body:
-    if isinstance(message.ids, Tensor):
-        return message.ids
-    if message.sealed is not None:
-        return message.sealed
-    if message.held is not None:
-        return {"held": message.held}
-    return {"count": message.count} if message.ids is None else {"ids": message.ids}
-
-
-def _put_together(header: Header, body: Body, *, record: bytes | None) -> Message:
+def _build(header: Header, body: Body, *, record: bytes | None) -> Message:
     """Return the message of a checked header and its body; fields are checked by the message."""
-    kind, step = header.kind, header.step
+    form = FORMS[header.kind]
+    given: Fields = {} if form.number is None else {form.number: header.step}
     if isinstance(body, Tensor):
-        return _with_values(kind, step, body, record)
-    if body is not None:
-        return _with_fields(kind, step, body)
-    match kind:
-        case Kind.EVALUATE:
-            return Evaluate(part=step)
-        case Kind.PREDICT:
-            return Predict(part=step)
-        case Kind.CHECKPOINT:
-            return CheckpointMessage(step=step)
-        case Kind.RECORDS:
-            return Records(count=step)
-        case Kind.HEARTBEAT:
-            return Heartbeat()
-        case _:
-            return Bye()
-
-
-def _with_values(kind: Kind, step: int, values: Tensor, record: bytes | None) -> Message:
-    match kind:
-        case Kind.TRAIN:
-            return EmbeddingMessage(Embedding(step=step, values=values))
-        case Kind.RELEASE:
-            return GradientMessage(Gradient(step=step, values=values, record=record))
-        case Kind.EVALUATE:
-            return Evaluate(part=step, values=values)
-        case Kind.PREDICT:
-            return Predict(part=step, values=values)
-        case Kind.RECORDS:
-            return Records(count=step, values=values)
-        case _ if values.dtype == torch.uint8:
-            return Align(sealed=values)
-        case _:
-            return Align(count=len(values), ids=values)
-
-
-def _with_fields(kind: Kind, step: int, fields: Fields) -> Message:
-    """Return a message of JSON fields, which must be exactly the ones that it has."""
-    match kind:
-        case Kind.HELLO:
-            numbered = {"number"} & fields.keys()
-            _check_keys(fields, {"party", "plan_digest", "resume_point", "versions"} | numbered)
-            if fields.get("number") == 0:
-                raise InputError("a hello leaves out a number that is 0, got it written")
-            return Hello(**{**fields, "versions": _items(fields, "versions")})
-        case Kind.REFUSE:
-            _check_keys(fields, {"reason"})
-            return Refuse(**fields)
-        case Kind.EVALUATE:
-            return _receipt(step, fields)
-        case _ if "count" in fields:
-            _check_keys(fields, {"count"})
-            return Align(**fields)
-        case _ if "held" in fields:
-            _check_keys(fields, {"held"})
-            return Align(**fields)
-        case _:
-            _check_keys(fields, {"ids"})
-            ids = _items(fields, "ids")
-            return Align(count=len(ids), ids=ids)
-
-
-def _receipt(part: int, fields: Fields) -> Evaluate:
-    _check_keys(fields, {"note", "record"} & fields.keys() or {"note"})
-    for name, text in fields.items():
-        require(isinstance(text, str), f"a {name} must be text, got {shown(text)}")
-    record = fields.get("record")
-    if record is not None:
-        digits = re.fullmatch("(?:[0-9a-f]{2})+", record)
-        require(digits is not None, f"a record must be hexadecimal digits, got {shown(record)}")
-    held = None if record is None else bytes.fromhex(record)
-    return Evaluate(part=part, note=fields.get("note"), record=held)
-
-
-def _check_keys(fields: Fields, keys: set[str]) -> None:
-    require(fields.keys() == keys, f"a body has the keys {sorted(keys)}, got {shown(list(fields))}")
-
-
-def _items(fields: Fields, key: str) -> tuple[Any, ...]:
-    value = fields[key]
-    require(isinstance(value, list), f"{key} must be a list, got {shown(value)}")
-    return tuple(value)
+        # The header's check has found one of this type.
+        chosen = next(each for each in form.tensors if body.dtype in each.dtypes)
+        given[chosen.field] = body
+        if record is not None and chosen.record is not None:
+            given[chosen.record] = record
+    elif body is not None:
+        text = next((each for each in form.texts if each.shares(body)), form.texts[0])
+        given |= text.read(body, form.message)
+    message: Message = form.message(**given)
+    return message

@@ -12,12 +12,13 @@ from types import TracebackType
 from typing import Self, TypeVar, final
 
 from tacit.errors import LostError, PeerError, SilenceError, TacitError
+from tacit.training.cut import Gradient
 from tacit.wire.protocol._header import DEFAULTS, Limits
 from tacit.wire.protocol.codec import decode, encode
+from tacit.wire.protocol.forms import Kind, kind_of
 from tacit.wire.protocol.messages import (
     LONGEST_REASON,
     Bye,
-    GradientMessage,
     Heartbeat,
     Message,
     Refuse,
@@ -100,7 +101,7 @@ class Connection:
 
     def send(self, message: Message) -> None:
         """Send a message, or raise UsageError if it is not this side's turn to."""
-        if isinstance(message, GradientMessage):
+        if isinstance(message, Gradient):
             self._look()
         with self._turn:
             self._pass(message)
@@ -122,7 +123,8 @@ class Connection:
                 return message
             if isinstance(message, Bye):
                 raise EndedError(f"{self._name} ended the conversation")
-            raise self.wrong(f"{self._name} sent {type(message).__name__}, due was {kind.__name__}")
+            sent, due = kind_of(type(message)).word, kind_of(kind).word
+            raise self.wrong(f"{self._name} sent {sent}, due was {due}")
 
     def wrong(self, text: str) -> PeerError:
         """Return the error to raise when this connection's peer broke a rule."""
@@ -221,5 +223,5 @@ class Connection:
                 continue
             with suppress(TacitError), self._turn:
                 protocol = self._protocol
-                if (protocol.role, protocol.state, Heartbeat.kind) in TABLE:
+                if (protocol.role, protocol.state, Kind.HEARTBEAT) in TABLE:
                     self._pass(Heartbeat())

@@ -1,21 +1,31 @@
 """What two parties say to each other, from the first word to the last.
 
-Embeddings and gradients are the payload; everything else keeps both sides at the same place.
-Every message checks its own fields, so one that exists is one that may be sent.
+Embeddings and gradients are the payload; everything else keeps both sides in step. Every message
+checks its own fields, so one that exists is one that may be sent, and declares its own form on the
+wire. A new message is a class here, and its turns in the state machine's table.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum
 from reprlib import repr as shown
-from typing import ClassVar, TypeAlias, final
+from typing import TypeAlias, final
 
 from torch import Tensor, int64, uint8
 
 from tacit.errors import InputError
-from tacit.training.cut import RECORD_BYTES, Embedding, Gradient
+from tacit.training.cut import RECORD_BYTES, Embedding, Gradient, check_record
+from tacit.wire.protocol.forms import (
+    Kind,
+    TensorBody,
+    TextBody,
+    as_bytes,
+    as_it_is,
+    as_items,
+    as_text,
+    travels_as,
+)
 
 LARGEST = 2**63 - 1
 MOST_VERSIONS = 16
@@ -24,23 +34,6 @@ MOST_PARTIES = 8
 LONGEST_ID = 256
 LONGEST_REASON = 500
 MOST_RECORDS = 4096  # in one message
-
-
-@final
-class Kind(IntEnum):
-    """The kinds of message, with their numbers on the wire."""
-
-    HELLO = 1
-    ALIGN = 2
-    TRAIN = 3
-    RELEASE = 4
-    EVALUATE = 5
-    PREDICT = 6
-    CHECKPOINT = 7
-    HEARTBEAT = 8
-    REFUSE = 9
-    BYE = 10
-    RECORDS = 11
 
 
 def check_whole(name: str, value: object, *, low: int = 0, high: int = LARGEST) -> None:
@@ -55,18 +48,24 @@ def _check_text(name: str, value: object, *, longest: int) -> None:
         raise InputError(f"{name} must be 1 to {longest} printable characters, got {shown(value)}")
 
 
-def _check_record(record: object) -> None:
-    """Refuse anything but the bytes of one record of a journal."""
-    if record is not None and (not isinstance(record, bytes) or len(record) != RECORD_BYTES):
-        raise InputError(f"a record has {RECORD_BYTES} bytes, got {shown(record)}")
-
-
 def check_digest(name: str, value: object) -> None:
     """Refuse anything but a SHA-256 in hexadecimal."""
     if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
         raise InputError(f"{name} must be 64 hexadecimal digits, got {shown(value)}")
 
 
+@travels_as(
+    Kind.HELLO,
+    TextBody(
+        required={
+            "versions": as_items,
+            "party": as_it_is,
+            "plan_digest": as_it_is,
+            "resume_point": as_it_is,
+        },
+        optional={"number": as_it_is},
+    ),
+)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Hello:
@@ -77,7 +76,6 @@ class Hello:
     its first weights follow from it. On the wire 0 is left out.
     """
 
-    kind: ClassVar[Kind] = Kind.HELLO
     versions: tuple[int, ...]
     party: str
     plan_digest: str
@@ -100,17 +98,24 @@ class Hello:
             check_whole("resume_point", self.resume_point)
 
 
+@travels_as(
+    Kind.ALIGN,
+    TensorBody(field="ids", dims=range(1, 2), dtypes=(int64,)),
+    TensorBody(field="sealed", dims=range(1, 2), dtypes=(uint8,)),
+    TextBody(required={"ids": as_items}),
+    TextBody(required={"held": as_it_is}),
+    TextBody(required={"count": as_it_is}),
+)
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Align:
     """Which examples all sides hold: one message of the matching.
 
     In the clear it carries ids, numbers (int64) or texts; in private the bytes of one round
-    (``sealed``). Alone, ``count`` says how many there are. ``held`` is the digest of a matching
-    that was done before and need not be done again.
+    (``sealed``). ``count`` says how many ids there are, and travels only alone. ``held`` is the
+    digest of a matching that was done before and need not be done again.
     """
 
-    kind: ClassVar[Kind] = Kind.ALIGN
     count: int = 0
     ids: Tensor | tuple[str, ...] | None = None
     sealed: Tensor | None = None
@@ -125,6 +130,7 @@ class Align:
         if self.sealed is not None and (self.sealed.dtype != uint8 or self.sealed.dim() != 1):
             raise InputError(f"sealed must be uint8 in one dimension, got {self.sealed.dtype}")
         if self.ids is not None:
+            object.__setattr__(self, "count", self.count or len(self.ids))
             self._check_ids(self.ids)
 
     def _check_ids(self, ids: Tensor | tuple[str, ...]) -> None:
@@ -141,41 +147,17 @@ class Align:
             raise InputError(f"there must be {self.count} ids, at least one, got {len(ids)}")
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class EmbeddingMessage:
-    """One training step's embeddings, from the feature party."""
-
-    kind: ClassVar[Kind] = Kind.TRAIN
-    embedding: Embedding
-
-    def __post_init__(self) -> None:
-        check_whole("a step", self.step)
-
-    @property
-    def step(self) -> int:
-        """The step that the embeddings belong to."""
-        return self.embedding.step
+travels_as(Kind.TRAIN, TensorBody(field="values"), number="step")(Embedding)
+travels_as(Kind.RELEASE, TensorBody(field="values", record="record"), number="step")(Gradient)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class GradientMessage:
-    """The protected gradient of one step, from the label party, with its record if it has one."""
-
-    kind: ClassVar[Kind] = Kind.RELEASE
-    gradient: Gradient
-
-    def __post_init__(self) -> None:
-        check_whole("a step", self.step)
-        _check_record(self.gradient.record)
-
-    @property
-    def step(self) -> int:
-        """The step that the gradient belongs to."""
-        return self.gradient.step
-
-
+@travels_as(
+    Kind.EVALUATE,
+    TensorBody(field="values"),
+    TextBody(optional={"note": as_text, "record": as_bytes}),
+    number="part",
+    empty=True,
+)
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluate:
@@ -186,7 +168,6 @@ class Evaluate:
     the evaluation's ``record`` in the label party's journal.
     """
 
-    kind: ClassVar[Kind] = Kind.EVALUATE
     part: int
     values: Tensor | None = None
     note: str | None = None
@@ -194,13 +175,14 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         check_whole("a part", self.part)
-        _check_record(self.record)
+        check_record(self.record)
         if self.note is not None:
             _check_text("a note", self.note, longest=LONGEST_REASON)
         if self.values is not None and (self.note, self.record) != (None, None):
             raise InputError("a note and a record are part of a receipt: send it without values")
 
 
+@travels_as(Kind.PREDICT, TensorBody(field="values"), number="part", empty=True)
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predict:
@@ -209,7 +191,6 @@ class Predict:
     The predictions stay with the label party.
     """
 
-    kind: ClassVar[Kind] = Kind.PREDICT
     part: int
     values: Tensor | None = None
 
@@ -217,18 +198,24 @@ class Predict:
         check_whole("a part", self.part)
 
 
+@travels_as(Kind.CHECKPOINT, number="step", empty=True)
 @final
 @dataclass(frozen=True, kw_only=True)
 class CheckpointMessage:
     """From the feature party: save your state after this step. Sent back: it is saved."""
 
-    kind: ClassVar[Kind] = Kind.CHECKPOINT
     step: int
 
     def __post_init__(self) -> None:
         check_whole("a step", self.step)
 
 
+@travels_as(
+    Kind.RECORDS,
+    TensorBody(field="values", dims=range(1, 2), dtypes=(uint8,)),
+    number="count",
+    empty=True,
+)
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
@@ -237,7 +224,6 @@ class Records:
     ``count`` says how many the sender has. ``values`` are whole records one after the other.
     """
 
-    kind: ClassVar[Kind] = Kind.RECORDS
     count: int
     values: Tensor | None = None
 
@@ -260,14 +246,14 @@ class Records:
         return b"" if self.values is None else self.values.numpy().tobytes()
 
 
+@travels_as(Kind.HEARTBEAT, empty=True)
 @final
 @dataclass(frozen=True)
 class Heartbeat:
     """The sender is alive and still busy."""
 
-    kind: ClassVar[Kind] = Kind.HEARTBEAT
 
-
+@travels_as(Kind.REFUSE, TextBody(required={"reason": as_it_is}))
 @final
 @dataclass(frozen=True, kw_only=True)
 class Refuse:
@@ -276,26 +262,24 @@ class Refuse:
     It crosses to the other party, so a label party's reason must not speak of labels or losses.
     """
 
-    kind: ClassVar[Kind] = Kind.REFUSE
     reason: str
 
     def __post_init__(self) -> None:
         _check_text("a reason", self.reason, longest=LONGEST_REASON)
 
 
+@travels_as(Kind.BYE, empty=True)
 @final
 @dataclass(frozen=True)
 class Bye:
     """The sender is done, and all is well."""
 
-    kind: ClassVar[Kind] = Kind.BYE
-
 
 Message: TypeAlias = (
     Hello
     | Align
-    | EmbeddingMessage
-    | GradientMessage
+    | Embedding
+    | Gradient
     | Evaluate
     | Predict
     | CheckpointMessage

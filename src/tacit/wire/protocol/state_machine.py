@@ -16,14 +16,13 @@ from typing import final
 from torch import Tensor
 
 from tacit.errors import PeerError, UsageError
+from tacit.training.cut import Embedding, Gradient
+from tacit.wire.protocol.forms import Kind, kind_of
 from tacit.wire.protocol.messages import (
     CheckpointMessage,
-    EmbeddingMessage,
     Evaluate,
-    GradientMessage,
     Heartbeat,
     Hello,
-    Kind,
     Message,
     Predict,
 )
@@ -155,7 +154,7 @@ class _Progress:
     next_step: int = 0
     repeatable: frozenset[int] = frozenset()  # the last step taken on this connection, if any
     pending: Message | None = None
-    under_way: tuple[EmbeddingMessage, ...] = ()  # steps without their release, oldest first
+    under_way: tuple[Embedding, ...] = ()  # steps without their release, oldest first
 
 
 @final
@@ -204,10 +203,11 @@ class Protocol:
             raise PeerError(f"the {speaker} party broke the rules: {problem}")
 
     def _advance(self, speaker: Role, message: Message) -> str | None:
-        key = (speaker, self.state, message.kind)
+        kind = kind_of(type(message))
+        key = (speaker, self.state, kind)
         ahead = self._depth > 1 and key in AHEAD
         if key not in TABLE and not ahead:
-            return f"{message.kind.name.lower()} is not allowed in state {self.state}"
+            return f"{kind.word} is not allowed in state {self.state}"
         repeat = _is_repeat(self._progress, message) and key in REPEATS
         if not repeat:
             problem = _problem(self._progress, speaker, message) or self._too_many(message)
@@ -223,7 +223,7 @@ class Protocol:
 
     def _too_many(self, message: Message) -> str | None:
         waiting = self._progress.under_way
-        if not isinstance(message, EmbeddingMessage) or len(waiting) < self._depth:
+        if not isinstance(message, Embedding) or len(waiting) < self._depth:
             return None
         return (
             f"the plan lets {self._depth} steps be under way and step {message.step} is one more: "
@@ -232,7 +232,7 @@ class Protocol:
 
 
 def _is_repeat(progress: _Progress, message: Message) -> bool:
-    return isinstance(message, EmbeddingMessage) and message.step in progress.repeatable
+    return isinstance(message, Embedding) and message.step in progress.repeatable
 
 
 def _problem(progress: _Progress, speaker: Role, message: Message) -> str | None:
@@ -240,9 +240,9 @@ def _problem(progress: _Progress, speaker: Role, message: Message) -> str | None
     match message:
         case Hello() if progress.hello is not None:
             return disagreement(progress.hello, message)
-        case EmbeddingMessage():
+        case Embedding():
             return _step_problem(message.step, progress.next_step)
-        case GradientMessage():
+        case Gradient():
             return _release_problem(progress.under_way, message)
         case Evaluate() | Predict():
             return _part_problem(progress.pending, speaker, message)
@@ -261,13 +261,11 @@ def _step_problem(step: int, wanted: int) -> str | None:
     return f"steps go up by one and step {step} {kind} step {wanted}: start again from there"
 
 
-def _release_problem(
-    under_way: tuple[EmbeddingMessage, ...], message: GradientMessage
-) -> str | None:
+def _release_problem(under_way: tuple[Embedding, ...], message: Gradient) -> str | None:
     asked = under_way[0]  # there is one: the table lets a release follow nothing else
     if message.step != asked.step:
         return f"the gradient must be of step {asked.step}, got step {message.step}"
-    given, wanted = message.gradient.values, asked.embedding.values
+    given, wanted = message.values, asked.values
     if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
         return (
             f"the gradient must be {_described(wanted)} like its embedding, got {_described(given)}"
@@ -280,7 +278,7 @@ def _described(values: Tensor) -> str:
 
 
 def _part_problem(asked: Message | None, speaker: Role, message: Evaluate | Predict) -> str | None:
-    name = message.kind.name.lower()
+    name = kind_of(type(message)).word
     if (message.values is None) != (speaker is Role.LABEL):
         return f"{name} carries embeddings from the feature party and nothing back"
     if speaker is Role.LABEL:
@@ -297,14 +295,14 @@ def _progressed(progress: _Progress, speaker: Role, message: Message) -> _Progre
         case Hello():
             assert progress.hello is not None  # noqa: S101 - the case above
             return _agreed(progress.hello, message)
-        case EmbeddingMessage() if message.step == progress.next_step:
+        case Embedding() if message.step == progress.next_step:
             step, waiting = message.step, (*progress.under_way, message)
             return replace(
                 progress, next_step=step + 1, repeatable=frozenset({step}), under_way=waiting
             )
-        case EmbeddingMessage():
+        case Embedding():
             return replace(progress, under_way=(message,))
-        case GradientMessage():
+        case Gradient():
             return replace(progress, under_way=progress.under_way[1:])
         case Heartbeat():
             return progress

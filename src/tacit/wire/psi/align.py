@@ -249,7 +249,7 @@ def _tell(connection: Connection, shared: Places, chosen: Places, digest: str) -
         for at in range(0, len(places), _PLACES):
             connection.receive(Align)
             piece = torch.from_numpy(places[at : at + _PLACES])
-            connection.send(Align(count=len(piece), ids=piece))
+            connection.send(Align(ids=piece))
         connection.receive(Align)
     connection.send(Align(held=digest))
 

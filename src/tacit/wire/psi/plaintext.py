@@ -95,8 +95,8 @@ def _message(ids: Ids) -> Align:
     if not len(ids):
         return Align(count=0)
     if ids.dtype.kind == "i":
-        return Align(count=len(ids), ids=torch.from_numpy(ids.astype(np.int64)))
-    return Align(count=len(ids), ids=tuple(map(str, ids.tolist())))
+        return Align(ids=torch.from_numpy(ids.astype(np.int64)))
+    return Align(ids=tuple(map(str, ids.tolist())))
 
 
 def _ids_of(connection: Connection, message: Align, *, like: Ids) -> Ids:

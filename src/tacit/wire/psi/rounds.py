@@ -32,8 +32,9 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
+from tacit.atomic import sync_folder
 from tacit.errors import PeerError, TacitError, UsageError
-from tacit.state_dir import open_own, sync_folder
+from tacit.state_dir import open_own
 from tacit.wire.psi._messages import Secrets
 
 KEY = "matching.key"

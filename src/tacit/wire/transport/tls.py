@@ -13,7 +13,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import secrets
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tacit.atomic import place_file, sync_folder
 from tacit.errors import UsageError
 
 SUFFIX = ".tacit"
@@ -304,34 +304,19 @@ def _write_pair(files: Files, key: ec.EllipticCurvePrivateKey, made: x509.Certif
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     done: list[Path] = []
+    path = files.key
     try:
-        _write(files.key, secret, mode=0o600, done=done)
-        _write(files.certificate, made.public_bytes(pem), mode=0o644, done=done)
-        handle = os.open(files.key.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)  # the new names too last through a loss of power
-        finally:
-            os.close(handle)
-    except BaseException:
-        for path in done:
-            path.unlink(missing_ok=True)
+        done.append(place_file(path, secret, replace=False))
+        path = files.certificate
+        done.append(place_file(path, made.public_bytes(pem), mode=0o644, replace=False))
+        sync_folder(path.parent)
+    except BaseException as error:
+        for written in done:
+            written.unlink(missing_ok=True)
+        if isinstance(error, FileExistsError):
+            raise UsageError(
+                f"{path}: exists, and keys are never overwritten: move it away, "
+                f"or choose another name or directory"
+            ) from None
         raise
     return files
-
-
-def _write(path: Path, content: bytes, *, mode: int, done: list[Path]) -> None:
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)  # a rename that refuses to replace what is there
-        done.append(path)
-    except FileExistsError:
-        raise UsageError(
-            f"{path}: exists, and keys are never overwritten: move it away, "
-            f"or choose another name or directory"
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)
