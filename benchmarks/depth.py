@@ -29,7 +29,7 @@ from session import DATASET, _endless
 from tacit.data import assign
 from tacit.errors import LostError
 from tacit.party.acceptor import answer_hello, hear_hello
-from tacit.party.feature_session import greet
+from tacit.party.greeting import greet
 from tacit.party.journal import Journal
 from tacit.party.journaled_label import JournaledLabelParty
 from tacit.party.proxies import RemoteFeature, RemoteLabel

@@ -210,16 +210,16 @@ def fuzz_run(seed: int, conversations: int, counts: Counter[str]) -> int:
     rng, sent = random.Random(seed), Counter[str]()  # noqa: S311 - not a secret
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         quiet, target = (Target(folder=Path(folder), log=[]) for folder in (one, two))
-        assert quiet.serve(iter([honest(0, STEPS)])) == "finished", quiet.log
-        assert target.serve(iter([honest(0, KNOWN)])) == "over", target.log
+        assert quiet.serve_scripts(iter([honest(0, STEPS)])) == "finished", quiet.log
+        assert target.serve_scripts(iter([honest(0, KNOWN)])) == "over", target.log
         before, heard = target.journal.path.read_bytes(), len(target.log)
         scripts = (hostile(rng, sent) for _ in range(conversations))
-        assert target.serve(scripts) == "over", target.log[-1]
+        assert target.serve_scripts(scripts) == "over", target.log[-1]
         assert target.journal.path.read_bytes() == before, "something new was released"
         for line in target.log[heard:]:
             if not re.search("is here, .* steps to go", line):
                 counts[summary_of(line)] += 1
-        assert target.serve(iter([honest(REACH, STEPS)])) == "finished", target.log[-1]
+        assert target.serve_scripts(iter([honest(REACH, STEPS)])) == "finished", target.log[-1]
         pairs = zip(quiet.weights(), target.weights(), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs), "the run ended elsewhere"
         assert quiet.journal.path.read_bytes() == target.journal.path.read_bytes()

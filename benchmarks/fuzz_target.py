@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ from tacit.wire.protocol.messages import (
     Records,
 )
 from tacit.wire.protocol.plan import TrainingPlan
-from tacit.wire.psi.align import Matching
+from tacit.wire.psi.align import Alignment, Matching
 from tacit.wire.transport.base import Transport
 
 __all__ = [
@@ -100,18 +99,18 @@ class _OverError(Exception):
 
 
 @final
-@dataclass(kw_only=True)
-class Target:
-    """A label party that serves one script after the other."""
+class Target(LabelSession):
+    """A label party without files of its own that serves one script after the other."""
 
-    folder: Path
-    log: list[str]
+    journal: Journal
 
-    def __post_init__(self) -> None:
-        self.journal = Journal.open(self.folder / "journal", run="fuzz", secret=bytes(range(32)))
-        self.place: RunState[JournaledLabelEnd] = RunState(
-            CheckpointStore(self.folder / "checkpoints", run="fuzz"), PLAN, self._build
-        )
+    def __init__(self, *, folder: Path, log: list[str]) -> None:
+        self.log = log
+        self.plan = PLAN
+        self._log = log.append
+        self.journal = Journal.open(folder / "journal", run="fuzz", secret=bytes(range(32)))
+        checkpoints = CheckpointStore(folder / "checkpoints", run="fuzz")
+        self.state = RunState(checkpoints, PLAN, self._build)
 
     def _build(self, states: States | None) -> BuiltParty[JournaledLabelEnd]:
         rng = torch.Generator().manual_seed(3)
@@ -138,9 +137,24 @@ class Target:
             states=lambda: {"guard": guard.to_state()},
         )
 
-    def serve(self, scripts: Iterator[Script]) -> str:
+    def _begin(self) -> None:
+        """There are no other workers."""
+
+    def _matching(self) -> Matching:
+        return Matching(ids=np.arange(ROWS), private=False)
+
+    def _aligned(self, common: Alignment) -> None:
+        """All rows are common."""
+
+    def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:  # noqa: ARG002
+        return Measured(note=None, bits=0.0)
+
+    def _results(self, ended: str) -> dict[str, Any]:
+        return {"ended": ended}
+
+    def serve_scripts(self, scripts: Iterator[Script]) -> str:
         """Serve until the run is finished or there are no more scripts."""
-        reception = Acceptor(
+        acceptor = Acceptor(
             name="bank",
             plan=PLAN,
             peers=("platform",),
@@ -149,26 +163,15 @@ class Target:
             waiting=Backoff("platform", limit=60, log=self.log.append),
             log=self.log.append,
         )
-        run = LabelSession(
-            reception=reception,
-            plan=PLAN,
-            matching=lambda: Matching(ids=np.arange(ROWS), private=False),
-            place=self.place,
-            aligned=lambda _: None,
-            log=self.log.append,
-            done=lambda *_: None,
-            evaluated=lambda *_: Measured(note=None, bits=0.0),
-            journal=self.journal,
-        )
         try:
-            return run.run()
+            return self.serve(acceptor, lambda *_: None)
         except _OverError:
             return "over"
 
     def weights(self) -> list[Tensor]:
         """Return the top model's weights."""
-        assert self.place.works is not None
-        return list(self.place.works.models["top"].state_dict().values())
+        assert self.state.built is not None
+        return list(self.state.built.models["top"].state_dict().values())
 
 
 @final

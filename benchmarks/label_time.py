@@ -173,7 +173,7 @@ def trips(batch: int, spec: str, stack: ExitStack) -> Iterator[tuple[int, float]
 def _greet(connection: Any, batch: int) -> None:  # noqa: ANN401
     import numpy as np  # noqa: PLC0415
 
-    from tacit.party.feature_session import greet  # noqa: PLC0415
+    from tacit.party.greeting import greet  # noqa: PLC0415
     from tacit.wire.psi.align import Matching, join_common  # noqa: PLC0415
 
     greet(connection, name="platform", plan=_plan(batch), offer=0)

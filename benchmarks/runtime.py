@@ -25,7 +25,7 @@ from tacit.errors import LostError
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.run import Experiment
 from tacit.party.acceptor import answer_hello, hear_hello
-from tacit.party.feature_session import greet
+from tacit.party.greeting import greet
 from tacit.party.journal import Journal
 from tacit.party.journaled_label import JournaledLabelParty
 from tacit.party.proxies import RemoteFeature, RemoteLabel

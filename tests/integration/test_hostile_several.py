@@ -11,7 +11,7 @@ from parties import Quartet, configure, differences
 from peers import Bank, Rogue, dial_to, short, tensor, train
 from tacit.errors import LostError, UsageError
 from tacit.party.config import identity_of, read_party_config
-from tacit.party.feature import FeatureSetup
+from tacit.party.feature_session import FeatureSession
 from tacit.state_dir import StateFolder
 from tacit.training.cut import Embedding, Gradient
 from tacit.wire.protocol._header import Limits
@@ -74,7 +74,7 @@ class Feature:
         try:
             with (
                 StateFolder(self._four.state(self._party)) as folder,
-                closing(FeatureSetup(config, folder, log=lambda _: None)) as company,
+                closing(FeatureSession(config, folder, log=lambda _: None)) as company,
             ):
                 self.ended = company.run(self._count)
         except BaseException as error:

@@ -172,22 +172,24 @@ def differences(run, wanted):
 def train_here(pair, monkeypatch):
     """Train with both companies in this process, over lines through its memory."""
     from tacit.party.config import read_party_config
-    from tacit.party.feature import FeatureSetup
-    from tacit.party.label import LabelSetup
+    from tacit.party.feature_session import FeatureSession
+    from tacit.party.label import LabelPartySession
     from tacit.state_dir import StateFolder
 
     listener = _Meeting()
-    monkeypatch.setattr("tacit.party.feature.dial", lambda *_, **__: listener.dial())
+    monkeypatch.setattr("tacit.party.feature_session.dial", lambda *_, **__: listener.dial())
     with ExitStack() as stack:
         folder = {
             name: stack.enter_context(StateFolder(pair.state(name)))
             for name in ("bank", *pair.features)
         }
-        label = LabelSetup(read_party_config(pair.bank), folder["bank"], log=_nothing)
+        label = LabelPartySession(read_party_config(pair.bank), folder["bank"], log=_nothing)
         work = [threading.Thread(target=label.run, args=(listener, _nothing))]
         for name in pair.features:
             config = read_party_config(pair.folder / name / "party.toml")
-            feature = stack.enter_context(closing(FeatureSetup(config, folder[name], log=_nothing)))
+            feature = stack.enter_context(
+                closing(FeatureSession(config, folder[name], log=_nothing))
+            )
             work.append(threading.Thread(target=feature.run, args=(_nothing,)))
         for thread in work:
             thread.start()

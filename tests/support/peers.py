@@ -14,8 +14,8 @@ import torch
 from parties import Pair, differences
 from tacit.errors import LostError, SilenceError
 from tacit.party.config import identity_of, read_party_config
-from tacit.party.feature import FeatureSetup
-from tacit.party.label import LabelSetup
+from tacit.party.feature_session import FeatureSession
+from tacit.party.label import LabelPartySession
 from tacit.state_dir import StateFolder
 from tacit.training.cut import RECORD_BYTES, Embedding
 from tacit.wire.protocol._header import VERSION, Limits
@@ -183,10 +183,12 @@ class Bank:
         self.pair, self.lines, self.error, self.results = pair, [], None, None
         self._done, self._tls = done, tls
         self._open = ExitStack()
-        self._open.enter_context(mock.patch("tacit.party.label.Timings", return_value=timings))
+        self._open.enter_context(
+            mock.patch("tacit.party.label_session.Timings", return_value=timings)
+        )
         folder = self._open.enter_context(StateFolder(pair.state("bank")))
         config = read_party_config(pair.bank)
-        self.company = LabelSetup(config, folder, log=self.lines.append)
+        self.company = LabelPartySession(config, folder, log=self.lines.append)
         self._open.callback(self.company.close)
         self._meeting = listener(config, self.lines.append) if tls else Meeting()
         self._open.callback(self._meeting.close)
@@ -258,10 +260,10 @@ def honest(bank, *, stop=None, done=lambda *_: None, timings=TIMINGS, dial=None,
     with ExitStack() as open_:
         for name, result in (("Timings", lambda: timings), ("dial", dial or bank.dial)):
             stand_in = mock.Mock(side_effect=lambda *_, result=result, **__: result())
-            open_.enter_context(mock.patch(f"tacit.party.feature.{name}", stand_in))
+            open_.enter_context(mock.patch(f"tacit.party.feature_session.{name}", stand_in))
         folder = open_.enter_context(StateFolder(bank.pair.state("platform")))
         config = read_party_config(bank.pair.platform)
-        company = open_.enter_context(closing(FeatureSetup(config, folder, log=lines.append)))
+        company = open_.enter_context(closing(FeatureSession(config, folder, log=lines.append)))
         try:
             return company.run(count)
         except PausedError:

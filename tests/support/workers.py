@@ -6,8 +6,8 @@ from contextlib import ExitStack, closing
 from parties import Pair, _Meeting, _nothing, configure, free_port
 from party_processes import Running, both_end
 from tacit.party.config import read_party_config
-from tacit.party.feature import FeatureSetup
-from tacit.party.label import LabelSetup
+from tacit.party.feature_session import FeatureSession
+from tacit.party.label import LabelPartySession
 from tacit.party.workers.label_worker import LabelWorker
 from tacit.state_dir import StateFolder
 
@@ -45,7 +45,9 @@ class Pairs(Pair):
 def train_here(pairs, monkeypatch, *, log=lambda *_: None):
     """Train with all workers in this process, a thread each; return the companies."""
     meetings = {pairs.config("bank", n).endpoint: _Meeting() for n in range(pairs.workers)}
-    monkeypatch.setattr("tacit.party.feature.dial", lambda address, **_: meetings[address].dial())
+    monkeypatch.setattr(
+        "tacit.party.feature_session.dial", lambda address, **_: meetings[address].dial()
+    )
     work, companies, failed = [], {}, []
 
     def run(company, *args):
@@ -61,8 +63,8 @@ def train_here(pairs, monkeypatch, *, log=lambda *_: None):
         for party, number in pairs.each():
             config = pairs.config(party, number)
             folder = stack.enter_context(StateFolder(config.own_state))
-            label = LabelWorker if number else LabelSetup
-            kind = FeatureSetup if party == "platform" else label
+            label = LabelWorker if number else LabelPartySession
+            kind = FeatureSession if party == "platform" else label
             company = kind(config, folder, log=lambda text, who=(party, number): log(who, text))
             companies[party, number] = company
             args = (_nothing,) if party == "platform" else (meetings[config.endpoint], _nothing)

@@ -119,29 +119,33 @@ def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]
     threads = threads_of(config, folder, log=log)
     torch.set_num_threads(threads)
     if config.role == "feature":
-        from tacit.party.feature import FeatureSetup  # noqa: PLC0415 - loads torch
+        from tacit.party.feature_session import FeatureSession  # noqa: PLC0415 - loads torch
 
-        with closing(FeatureSetup(config, folder, log=log)) as feature:
+        with closing(FeatureSession(config, folder, log=log)) as feature:
             folder.write(THREADS, {"threads": threads})
             return feature.run(log.step)
-    from tacit.party.label import LabelSetup, listen  # noqa: PLC0415 - as above
+    from tacit.party.label import LabelPartySession  # noqa: PLC0415 - as above
+    from tacit.party.label_session import listen  # noqa: PLC0415 - as above
     from tacit.party.workers.label_worker import LabelWorker  # noqa: PLC0415 - as above
 
-    company_of = LabelWorker if config.worker else LabelSetup
-
+    session = LabelWorker if config.worker else LabelPartySession
     with (
-        closing(company_of(config, folder, log=log)) as company,
+        closing(session(config, folder, log=log)) as label,
         closing(listen(config, log)) as listener,
     ):
         folder.write(THREADS, {"threads": threads})
         log(f"listening on {listener.address} for {' and '.join(config.peers)}")
-        return company.run(listener, log.loss)
+        return label.run(listener, log.loss)
 
 
 def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
     from tacit.data import load_party  # noqa: PLC0415 - loads numpy
     from tacit.party.budget_plan import plan_party  # noqa: PLC0415 - loads torch
-    from tacit.party.label import JOURNAL, journal_of, noise_secret  # noqa: PLC0415 - torch
+    from tacit.party.label_secrets import (  # noqa: PLC0415 - loads torch
+        JOURNAL,
+        journal_of,
+        noise_secret,
+    )
 
     if config.role != "label":
         raise UsageError("--allow-again is the label party's decision: it holds the journal")
@@ -158,8 +162,8 @@ def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
 
 def _match_again(config: PartyConfig) -> dict[str, Any]:
     from tacit.party.alignment_cache import allow_matching  # noqa: PLC0415 - as above
-    from tacit.party.feature import checkpoints_of  # noqa: PLC0415 - as above
-    from tacit.party.label import has_released  # noqa: PLC0415 - as above
+    from tacit.party.label_secrets import has_released  # noqa: PLC0415 - as above
+    from tacit.party.state_files import checkpoints_of  # noqa: PLC0415 - as above
     from tacit.state_dir import StateFolder  # noqa: PLC0415 - loads torch
 
     if config.worker:
@@ -174,8 +178,8 @@ def _match_again(config: PartyConfig) -> dict[str, Any]:
 
 def _remove_tables(config: PartyConfig) -> dict[str, Any]:
     from tacit import data  # noqa: PLC0415 - loads pyarrow
-    from tacit.party.feature import TABLES  # noqa: PLC0415 - as above
     from tacit.party.predict import PREDICTED  # noqa: PLC0415 - as above
+    from tacit.party.state_files import TABLES  # noqa: PLC0415 - as above
     from tacit.state_dir import StateFolder, remove_own  # noqa: PLC0415 - loads torch
 
     removed = []

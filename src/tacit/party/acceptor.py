@@ -8,7 +8,7 @@ from typing import Protocol, final
 
 from tacit.errors import LostError, PeerError, SilenceError
 from tacit.party.backoff import Backoff
-from tacit.party.feature_session import point, stop_of
+from tacit.party.greeting import point, stop_of
 from tacit.party.workers.collectives import WorkersLostError
 from tacit.wire.protocol._header import VERSION
 from tacit.wire.protocol.connection import Connection, Timings

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from tacit.party.config import PartyConfig
-from tacit.party.feature import Log, checkpoints_of
+from tacit.party.state_files import Log, checkpoints_of
 from tacit.state_dir import StateFolder
 
 

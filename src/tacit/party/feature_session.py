@@ -3,181 +3,232 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any, final
 
-from tacit.errors import LostError, UsageError
+from tacit.errors import LostError
+from tacit.party.alignment_cache import keep_matching, matching_of, rounds_of
 from tacit.party.backoff import Backoff
+from tacit.party.build import OwnColumns, build_feature
+from tacit.party.config import PartyConfig, identity_of
+from tacit.party.greeting import greet
 from tacit.party.proxies import RemoteLabel
 from tacit.party.record_exchange import RecordCopy, hand_back
-from tacit.party.run_state import RunState
+from tacit.party.run_state import BuiltParty, RunState, States
 from tacit.party.schedule import Part, Schedule, follow
+from tacit.party.state_files import (
+    Log,
+    check_rows,
+    checkpoints_of,
+    encoding_of,
+    run_name,
+    table_of,
+    waiting_for,
+)
+from tacit.party.workers.replicated import team_of
+from tacit.state_dir import StateFolder
+from tacit.tape.tape import TapeWriter
 from tacit.training.loop import Step, predict
 from tacit.training.party import FeatureEnd
-from tacit.wire.protocol._header import VERSION
+from tacit.training.recorder import RecordedFeatureParty
+from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Connection, EndedError, RefusedError, Timings
-from tacit.wire.protocol.messages import Bye, CheckpointMessage, Hello
+from tacit.wire.protocol.messages import Bye, CheckpointMessage
 from tacit.wire.protocol.plan import TrainingPlan
-from tacit.wire.protocol.state_machine import Role, disagreement
-from tacit.wire.psi.align import Alignment, Matching, join_common
+from tacit.wire.protocol.state_machine import Role
+from tacit.wire.psi.align import Alignment, join_common
 from tacit.wire.transport.base import Transport
+from tacit.wire.transport.grpc_client import dial
 
+RECORDS = "records"
+CONNECTING = 5.0
 MOST_REFUSALS = 3
-"""How often in a row a refusal may be answered with a new connection: what a bad line garbled
-may pass the next time, what the label party means it says again."""
+"""How often in a row a refusal may be answered with a new connection: what a bad connection
+garbled may pass the next time, what the label party means it says again."""
 
 
-def point(step: int) -> int | None:
-    """Return a number of finished steps as a resume point: the last finished one."""
-    return None if step == 0 else step - 1
-
-
-def stop_of(hello: Hello) -> int:
-    """Return how many steps a party that says hello has finished."""
-    return 0 if hello.resume_point is None else hello.resume_point + 1
-
-
-def greet(
-    connection: Connection, *, name: str, number: int = 0, plan: TrainingPlan, offer: int
-) -> int:
-    """Say hello to the label party; return the step that it is ready to go on from."""
-    hello = Hello(
-        versions=(VERSION,),
-        party=name,
-        plan_digest=plan.digest(),
-        resume_point=point(offer),
-        number=number,
+def dialler(config: PartyConfig) -> Callable[[], Transport]:
+    """Return what opens a connection to the label party."""
+    return partial(
+        dial,
+        config.endpoint,
+        identity=identity_of(config),
+        peer=config.peers[0],
+        limits=Limits(),
+        timeout=CONNECTING,
     )
-    connection.send(hello)
-    try:
-        answer = connection.receive(Hello)
-    except RefusedError as error:
-        raise UsageError(f"{error}; the plan here is {plan.described()}") from error
-    problem = disagreement(hello, answer)
-    if problem is not None:
-        raise connection.wrong(problem)
-    if connection.line.peer not in (None, answer.party):
-        raise connection.wrong(
-            f"{connection.line.peer} calls itself {answer.party}: names are bound to certificates"
-        )
-    if stop_of(answer) > offer:
-        raise connection.wrong(
-            f"{answer.party} wants to go on from step {stop_of(answer)}, but "
-            f"only {offer} were offered"
-        )
-    return stop_of(answer)
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
 class FeatureSession:
-    """Everything that a feature party needs for its run; :meth:`run` carries it out.
+    """A feature party: its table, its bottom model, its state folder, and its run.
 
     Args:
-        name: of this party.
-        number: of this party among several feature parties.
-        plan: what both sides must agree on.
-        matching: of this party's ids with those of the label party.
-        place: where this party is; ``build`` of it sees the common examples through ``aligned``.
-        aligned: told which examples are common before the first step.
-        dial: opens a line to the label party, or raises ``LostError``.
-        timings: how long to wait within a conversation.
-        waiting: for a label party that is not there.
-        log: hears a line about what happens.
-        done: hears of every finished step, with the number of all.
-        records: what is kept of the label party's journal; later workers have none.
-        begin: called before every attempt to connect.
+        config: of this party.
+        folder: its state folder, held by this process.
+        log: hears what happens, line by line.
     """
 
-    name: str
-    number: int = 0
-    plan: TrainingPlan
-    matching: Callable[[], Matching]
-    place: RunState[FeatureEnd]
-    aligned: Callable[[Alignment], None]
-    dial: Callable[[], Transport]
-    timings: Timings
-    waiting: Backoff
-    log: Callable[[str], None]
-    done: Callable[[int, int], None]
-    records: RecordCopy | None
-    begin: Callable[[], None] = lambda: None
+    def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
+        self.config = config
+        self.folder = folder
+        self.table = table_of(config, folder)
+        check_rows(config, len(self.table))
+        self.plan: TrainingPlan = config.plan(classes=config.classes)
+        self._log = log
+        self._common: Alignment | None = None
+        self._tape: TapeWriter | None = None
+        encoding_of(folder, self.table)
+        self._records, self._rounds = None, None
+        with ExitStack() as opened:
+            if not config.worker:  # worker 0 of the label party has the journal
+                records = RecordCopy.open(folder.path / RECORDS, run=run_name(config))
+                self._records = opened.enter_context(closing(records))
+                self._rounds = opened.enter_context(rounds_of(folder, self.table))
+            self._workers = team_of(config, self.table, log)
+            opened.callback(self._workers.close)
+            kept = self._workers.checkpoints(checkpoints_of(config))
+            self.state: RunState[FeatureEnd] = RunState(kept, self.plan, self._build)
+            self._open = opened.pop_all()
 
-    def run(self) -> str:
-        """Train to the end, through lost connections and restarts; return how it ended."""
+    def close(self) -> None:
+        """Let the other workers go, and close the records of what was matched and released."""
+        self._open.close()
+
+    def run(self, done: Callable[[int, int], None]) -> dict[str, Any]:
+        """Train to the end; return what a feature party knows of it.
+
+        ``done`` hears of every finished step, with the number of all.
+        """
+        config = self.config
+        ended = self._reach_the_end(waiting_for(config, self._log), done)
+        if self._tape is not None:
+            self._tape.close()
+        results = {
+            "party": config.name,
+            "role": config.role,
+            **({} if config.worker is None else {"worker": config.worker}),
+            "ended": ended,
+            "steps": self.state.position or self.state.stops()[-1],
+            "common": None if self._common is None else len(self._common),
+            **({} if self._rounds is None else {"matching_rounds": self._rounds.number}),
+            "state": str(self.folder.path),
+        }
+        self.folder.write("results.json", {"format": 1, **results})
+        return results
+
+    def _reach_the_end(self, waiting: Backoff, done: Callable[[int, int], None]) -> str:
+        """Go on through lost connections and restarts; return how it ended."""
+        connect = self._workers.dialling(dialler(self.config))
         offer, refusals = None, 0
         while True:
-            stop = self.place.position
-            self.begin()
+            stop = self.state.position
+            self._workers.begin(self.state)
             try:
-                line = self.dial()
                 with Connection(
-                    line,
+                    connect(),
                     Role.FEATURE,
-                    timings=self.timings,
+                    timings=Timings(),
                     narrow=self.plan.wire_bits == 16,
                     depth=self.plan.depth,
                 ) as connection:
-                    offer = self._converse(connection, offer)
+                    offer = self._converse(connection, offer, waiting, done)
                 if offer is None:
                     return "finished"
             except EndedError:
-                self.place.save()
+                self.state.save()
                 return "ended by the label party"
             except RefusedError as error:
-                refusals = refusals + 1 if self.place.position == stop else 1
+                refusals = refusals + 1 if self.state.position == stop else 1
                 if refusals > MOST_REFUSALS:
                     raise
-                self.log(str(error))
+                self._log(str(error))
             except LostError as error:
-                if self.place.finished():  # the goodbye was all that was left
+                if self.state.finished():  # the goodbye was all that was left
                     return "finished"
-                self.waiting.pause(str(error))
+                waiting.pause(str(error))
 
-    def _converse(self, connection: Connection, offer: int | None) -> int | None:
+    def _converse(
+        self,
+        connection: Connection,
+        offer: int | None,
+        waiting: Backoff,
+        done: Callable[[int, int], None],
+    ) -> int | None:
         """Talk to the end of the run; return a smaller offer where the answer does not serve."""
-        stops = self.place.stops()
+        config, stops = self.config, self.state.stops()
         offer = stops[-1] if offer is None else offer
-        start = greet(connection, name=self.name, number=self.number, plan=self.plan, offer=offer)
+        start = greet(
+            connection, name=config.name, number=config.number, plan=self.plan, offer=offer
+        )
         if start not in stops:
             connection.send(Bye())
             return max(stop for stop in stops if stop < start)
         common = self._align(connection)
-        if self.records is not None:
-            hand_back(connection, self.records)
-        self.place.go(start)
-        self._train(connection, common, start)
+        if self._records is not None:
+            hand_back(connection, self._records)
+        self.state.go(start)
+        self._train(connection, common, start, waiting, done)
         connection.send(Bye())
         return None
 
     def _align(self, connection: Connection) -> Alignment:
-        common = join_common(connection, self.matching())
-        self.place.settle_on(common.digest, len(common))
-        self.aligned(common)
+        matching = self._workers.matching(
+            lambda: matching_of(self.config, self.folder, self.table, self._rounds, self._log)
+        )
+        common = join_common(connection, matching)
+        self.state.settle_on(common.digest, len(common))
+        self._common = common
+        keep_matching(self.folder, self.table, common)
+        self._workers.aligned(common)
         return common
 
-    def _train(self, connection: Connection, common: Alignment, start: int) -> None:
-        schedule = Schedule.of(self.plan, len(common))
-        features = [self.place.party]
-        keep = None if self.records is None else self.records.keep
-        self.log(f"{len(common)} examples in common, {schedule.steps - start} steps to go")
+    def _build(self, states: States | None) -> BuiltParty[FeatureEnd]:
+        assert self._common is not None  # noqa: S101 - the run aligns before it builds
+        config = self.config
+        columns = OwnColumns.of(self.table, self._common)
+        built = build_feature(config, columns, classes=config.classes, number=config.number)
+        self._workers.tie(
+            built.models["bottom"], built.optimizers["bottom"], new=states is None, mean=False
+        )
+        party: FeatureEnd = built.party
+        if config.record:
+            party = RecordedFeatureParty(party, self._next_tape())
+        return BuiltParty(
+            party=party, models=built.models, optimizers=built.optimizers, states=dict
+        )
 
-        def done(step: Step, part: Part) -> None:
-            self.waiting.over()  # only now: a label party that never answers is not there
-            self.place.reach(step.step + 1, last=step.step + 1 == part.stop)
-            self.done(step.step + 1, schedule.steps)
+    def _train(
+        self,
+        connection: Connection,
+        common: Alignment,
+        start: int,
+        waiting: Backoff,
+        done: Callable[[int, int], None],
+    ) -> None:
+        schedule = Schedule.of(self.plan, len(common))
+        features = [self.state.party]
+        keep = None if self._records is None else self._records.keep
+        self._log(f"{len(common)} examples in common, {schedule.steps - start} steps to go")
+
+        def reached(step: Step, part: Part) -> None:
+            waiting.over()  # only now: a label party that never answers is not there
+            self.state.reach(step.step + 1, last=step.step + 1 == part.stop)
+            done(step.step + 1, schedule.steps)
 
         def evaluate(part: Part) -> None:
             assert part.test is not None  # noqa: S101 - else there is nothing to evaluate
             label = RemoteLabel(connection, keep=keep)
             predict(part.test, features=features, label=label, batch_size=schedule.piece)
             if label.note is not None:
-                self.log(f"epoch {part.number + 1}: {label.note}")
+                self._log(f"epoch {part.number + 1}: {label.note}")
 
         def save(part: Part) -> None:
             connection.send(CheckpointMessage(step=part.stop - 1))
             connection.receive(CheckpointMessage)
-            self.place.save()
+            self.state.save()
 
         label = RemoteLabel(connection, keep=keep)
         follow(
@@ -185,7 +236,7 @@ class FeatureSession:
             first=start,
             features=features,
             label=label,
-            done=done,
+            done=reached,
             evaluate=evaluate,
             save=save,
             depth=self.plan.depth,
@@ -193,3 +244,17 @@ class FeatureSession:
         # Answered when every feature party has its last state: until then any may have to go back.
         connection.send(CheckpointMessage(step=schedule.steps - 1))
         connection.receive(CheckpointMessage)
+
+    def _next_tape(self) -> TapeWriter:
+        """Begin another tape; steps that are taken again after a return are on the next one."""
+        if self._tape is not None:
+            self._tape.close()
+        self._tape = TapeWriter(_unused(self.folder.path, "seen-{}.tape"))
+        return self._tape
+
+
+def _unused(folder: Path, pattern: str) -> Path:
+    number = 0
+    while (place := folder / pattern.format(number)).exists():
+        number += 1
+    return place

@@ -1,12 +1,9 @@
-"""The label party made from its configuration, and its run over the network."""
+"""The process of the label party that holds its secrets: it releases, counts and measures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -18,148 +15,23 @@ from tacit.accounting.ledger import SavedState
 from tacit.atomic import write_whole
 from tacit.errors import UsageError
 from tacit.guard import Guard
-from tacit.party.acceptor import Acceptor, Accepts
-from tacit.party.alignment_cache import keep_matching, matching_of, rounds_of
+from tacit.party.alignment_cache import keep_matching, rounds_of
 from tacit.party.budget_plan import plan_party
-from tacit.party.build import OwnColumns, build_label, guard_of, objective_of
-from tacit.party.config import PartyConfig, identity_of
-from tacit.party.feature import (
-    Log,
-    check_rows,
-    checkpoints_of,
-    encoding_of,
-    run_name,
-    table_of,
-    waiting_for,
-)
-from tacit.party.journal import Journal, Sync
-from tacit.party.journal_records import START
+from tacit.party.build import OwnColumns, build_label, guard_of
+from tacit.party.config import PartyConfig
+from tacit.party.journal import Journal
 from tacit.party.journaled_label import JournaledLabelEnd, Measured
+from tacit.party.label_secrets import journal_of, kept_label_secret, noise_secret
 from tacit.party.label_session import LabelSession
 from tacit.party.metrics import LabelMeasures, results_of, told_of
-from tacit.party.run_state import BuiltParty, RunState, States
+from tacit.party.run_state import BuiltParty, States
 from tacit.party.schedule import Schedule
-from tacit.party.workers.replicated import team_of
+from tacit.party.state_files import Log, checkpoints_of, run_name
 from tacit.rng import Key
-from tacit.state_dir import StateFolder, kept_secret
+from tacit.state_dir import StateFolder
 from tacit.training.embedding_watch import EmbeddingWatch
-from tacit.training.loop import Step
-from tacit.wire.protocol._header import Limits
-from tacit.wire.protocol.connection import Timings
-from tacit.wire.protocol.plan import TrainingPlan
-from tacit.wire.psi.align import Alignment, Matching
-from tacit.wire.transport.grpc_server import Listener
-
-
-def listen(config: PartyConfig, log: Log) -> Listener:
-    """Open the address that feature parties connect to."""
-    return Listener(
-        config.endpoint, identity=identity_of(config), peers=config.peers, limits=Limits(), log=log
-    )
-
-
-def reception_of(config: PartyConfig, plan: TrainingPlan, listener: Accepts, log: Log) -> Acceptor:
-    """Return where the feature parties come in."""
-    return Acceptor(
-        name=config.name,
-        plan=plan,
-        peers=config.peers,
-        listener=listener,
-        timings=Timings(),
-        waiting=waiting_for(config, log),
-        log=log,
-    )
-
-
-NOISE_KEY = "noise.key"
-JOURNAL = "journal"
-
-
-def noise_secret(folder: Path) -> bytes:
-    """Return the noise key of a run; one is made only before anything was released."""
-    place = folder / NOISE_KEY
-    if (folder / JOURNAL).exists() and not place.exists():
-        raise UsageError(
-            f"{place}: the key of this run is gone, and with another one every step would be "
-            "released anew: restore it, or name another state folder for a new run"
-        )
-    return kept_secret(place)
-
-
-def journal_of(config: PartyConfig, secret: bytes, *, sync: Sync | None = None) -> Journal:
-    """Open the journal of a run, with its witness if there is one."""
-    return Journal.open(
-        config.state / JOURNAL,
-        run=run_name(config),
-        secret=secret,
-        sync=sync or config.journal_sync,
-        witness=config.witness,
-    )
-
-
-def has_released(state: Path) -> bool:
-    """Whether the journal in a state folder has a release on record."""
-    place = state / JOURNAL
-    return place.exists() and place.stat().st_size > START
-
-
-RANDOMISATION: Final = "randomisation.json"
-_FORMAT: Final = 1
-_WAY_OUT: Final = "or name another state folder for a new run"
-
-
-def kept_label_secret(config: PartyConfig, folder: StateFolder, *, classes: int) -> bytes | None:
-    """Return the label secret of a run, None where it randomises nothing.
-
-    The first call keeps what stands for the secret, and the mechanism with its privacy parameters.
-    A later one refuses any other: it would be a second release of the same labels, which no
-    checkpoint need know of. Post-processing such as ``correction`` may change. Where there were
-    releases before and nothing was kept, an earlier version began the run.
-    """
-    now: dict[str, Any] = {"format": _FORMAT, "randomisation": None}
-    held, secret = folder.read(RANDOMISATION), None
-    if config.labels is not None:
-        beside = config.data.with_name(f"{config.data.name}.secret")
-        place = config.label_secret or beside
-        if isinstance(held, dict) and "secret" in held and not place.exists():
-            raise UsageError(
-                f"{place}: the label secret of this run is gone, and with another one labels would "
-                f"be randomised anew: restore it, {_WAY_OUT}"
-            )
-        secret = kept_secret(place)
-        made = Guard("none", labels=config.labels, label_secret=secret, classes=classes)
-        assert made.label_guard is not None  # noqa: S101 - it was asked for
-        now |= {
-            "randomisation": made.label_guard.mechanism.randomisation,
-            "classes": classes,
-            "secret": made.label_guard.secret_tag,
-        }
-    if held is None and (secret is None or not has_released(folder.path)):
-        folder.write(RANDOMISATION, now)
-    elif held != now:
-        raise UsageError(f"{folder.path / RANDOMISATION}: {_complaint(held, now, config.labels)}")
-    return secret
-
-
-def _complaint(held: Any, now: dict[str, Any], spec: str | None) -> str:  # noqa: ANN401
-    """Return why a run does not go on with another randomisation than it began with."""
-    if not isinstance(held, dict) or held.get("format") != _FORMAT:
-        return (
-            f"labels {spec}: this run was begun by another version, whose coins are not these, and "
-            f"going on would release labels a second time: end it with that version, {_WAY_OUT}"
-        )
-    began, asked = held.get("randomisation"), now["randomisation"]
-    if began != asked or held.get("classes") != now.get("classes"):
-        return (
-            f"this run began with labels {began or 'as they are'}, and {asked or 'true labels'} "
-            f"would be a second release of them: set it back, {_WAY_OUT}; what was released under "
-            "the first counts as well"
-        )
-    return (
-        "this run began with another label secret, and labels would be randomised anew: bring that "
-        f"one back, {_WAY_OUT}; its epsilon adds to the first"
-    )
-
+from tacit.wire.psi.align import Alignment
+from tacit.wire.psi.rounds import Rounds
 
 _BY_RELEASES = (
     "leak",
@@ -173,22 +45,15 @@ _BY_RELEASES = (
 
 
 @final
-class LabelSetup:
-    """The label party: its table, its top model, its guard, its journal."""
+class LabelPartySession(LabelSession):
+    """The label party, or worker 0 of it: its guard, its journal, its secrets and measures."""
+
+    journal: Journal
+    rounds: Rounds
 
     def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
-        self.config = config
-        self.folder = folder
-        self.table = table_of(config, folder)
-        check_rows(config, len(self.table))
-        assert self.table.classes is not None  # noqa: S101 - a label party's table has labels
-        self.classes: int = self.table.classes
-        self.plan: TrainingPlan = config.plan(classes=self.classes)
-        self._log = log
-        self._common: Alignment | None = None
-        encoding_of(folder, self.table)
+        super().__init__(config, folder, log=log)
         self.measures = LabelMeasures(config, folder, classes=self.classes)
-        self.objective = objective_of(config, self.classes)
         self._key = noise_secret(folder.path)
         self._label_secret = kept_label_secret(config, folder, classes=self.classes)
         self.watch = EmbeddingWatch(on_odd=config.on_odd_embeddings, key=Key(self._key), log=log)
@@ -197,42 +62,13 @@ class LabelSetup:
             self.journal = opened.enter_context(journal_of(config, self._key))
             repeats = self.journal.allowed.total()
             self.planned = plan_party(config, classes=self.classes, repeats=repeats)
-            self.team = team_of(config, self.table, log)
-            opened.callback(self.team.close)
-            kept = self.team.checkpoints(checkpoints_of(config))
-            self.place: RunState[JournaledLabelEnd] = RunState(kept, self.plan, self._build)
+            self._join_workers(opened)
             self._check_journal()
             self._open = opened.pop_all()
 
-    def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
-        """Serve the feature party to the end; return what was measured."""
-        config = self.config
-        ended = LabelSession(
-            reception=reception_of(config, self.plan, self.team.accepting(listener), self._log),
-            plan=self.plan,
-            matching=self._matching,
-            place=self.place,
-            aligned=self._aligned,
-            log=self._log,
-            done=done,
-            evaluated=self._evaluated,
-            journal=self.journal,
-            begin=partial(self.team.begin, self.place),
-        ).run()
-        results = self._results(ended)
-        self._log(results["verdict"]["text"])
-        if config.write_truth:
-            self._write_truth()
-        self.folder.write("results.json", {"format": 1, **results})
-        return results
-
-    def close(self) -> None:
-        """Let another process have the journal, and the other workers go."""
-        self._open.close()
-
     def _check_journal(self) -> None:
         """Refuse to go on from a checkpoint whose releases are not on record."""
-        latest, last = self.place.stops()[-1], self.journal.last
+        latest, last = self.state.stops()[-1], self.journal.last
         if latest > (0 if last is None else last.step + 1):
             raise UsageError(
                 f"{self.journal.path}: ends before the checkpoint of step {latest}, so what was "
@@ -246,15 +82,9 @@ class LabelSetup:
                 "never finished were cut off; nothing was sent for it"
             )
 
-    def _matching(self) -> Matching:
-        return self.team.matching(
-            lambda: matching_of(self.config, self.folder, self.table, self.rounds, self._log)
-        )
-
     def _aligned(self, common: Alignment) -> None:
-        self._common = common
         keep_matching(self.folder, self.table, common)
-        self.team.aligned(common)
+        super()._aligned(common)
 
     def _build(self, states: States | None) -> BuiltParty[JournaledLabelEnd]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
@@ -278,8 +108,10 @@ class LabelSetup:
         self.watch.begin(states)
         labels = truth
         if config.labels is not None:
-            labels = self.team.targets(lambda: self._randomized(guard, truth))
-        release, end = self.team.releasing(labels, self.journal, scope=bytes.fromhex(common.digest))
+            labels = self._workers.targets(lambda: self._randomized(guard, truth))
+        release, end = self._workers.releasing(
+            labels, self.journal, scope=bytes.fromhex(common.digest)
+        )
         built = build_label(
             config,
             OwnColumns.of(self.table, common),
@@ -294,7 +126,9 @@ class LabelSetup:
             release=release,
             watch=self.watch,
         )
-        self.team.tie(built.models["top"], built.optimizers["top"], new=states is None, mean=True)
+        self._workers.tie(
+            built.models["top"], built.optimizers["top"], new=states is None, mean=True
+        )
         self.measures.learner = built.party.learner
         return BuiltParty(
             party=end(built.party),
@@ -326,7 +160,7 @@ class LabelSetup:
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:
         """Keep the measures of an epoch; return what the feature party is told of them."""
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
-        rows, probs = self.team.whole(rows, probs) or (rows, probs)
+        rows, probs = self._workers.whole(rows, probs) or (rows, probs)
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
         test = self.measures.score(probs, truth)
         self.measures.keep(epoch, test, epoch=epoch)
@@ -357,8 +191,8 @@ class LabelSetup:
         return Ledger.from_state(arrays, values, run=name, budget=budget)
 
     def _results(self, ended: str) -> dict[str, Any]:
-        config, works = self.config, self.place.works
-        guard = None if works is None else works.party.party.guard
+        config, built = self.config, self.state.built
+        guard = None if built is None else built.party.party.guard
         found = {
             "party": config.name,
             "role": config.role,
@@ -368,7 +202,7 @@ class LabelSetup:
                 self.measures,
                 dataset=self.table.name,
                 objective=self.objective,
-                steps=self.place.stops()[-1],
+                steps=self.state.stops()[-1],
                 planned=self.planned,
                 guard=guard,
                 ledger=self._ledger() if guard is None else guard.ledger,
@@ -381,7 +215,11 @@ class LabelSetup:
         }
         kept = self.folder.read("results.json") or {}
         missing = [name for name in _BY_RELEASES if not found[name] and kept.get(name)]
-        return found | {name: kept[name] for name in missing}
+        results = found | {name: kept[name] for name in missing}
+        self._log(results["verdict"]["text"])
+        if config.write_truth:
+            self._write_truth()
+        return results
 
 
 def _states(guard: Guard) -> dict[str, SavedState]:

@@ -1,101 +1,187 @@
-"""The label party's whole run: wait for the feature party, serve it, outlive its absences."""
+"""The label party's side of a run: wait for the feature parties, serve them, outlive absences."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import final
+from typing import Any
 
 from torch import Tensor
 
 from tacit.errors import LostError, PeerError, SilenceError, UsageError
-from tacit.party.acceptor import Acceptor, PeerSession
-from tacit.party.feature_session import stop_of
+from tacit.party.acceptor import Acceptor, Accepts, PeerSession
+from tacit.party.alignment_cache import matching_of
+from tacit.party.build import objective_of
+from tacit.party.config import PartyConfig, identity_of
+from tacit.party.greeting import stop_of
 from tacit.party.journal import Journal
 from tacit.party.journaled_label import JournaledLabelEnd, Measured
 from tacit.party.proxies import RemoteFeature
 from tacit.party.record_exchange import take_back
-from tacit.party.run_state import RunState
+from tacit.party.run_state import BuiltParty, RunState, States
 from tacit.party.schedule import Part, Schedule, follow
+from tacit.party.state_files import (
+    Log,
+    check_rows,
+    checkpoints_of,
+    encoding_of,
+    table_of,
+    waiting_for,
+)
 from tacit.party.workers.collectives import WorkersLostError
+from tacit.party.workers.group import WorkerGroup
+from tacit.party.workers.replicated import team_of
+from tacit.state_dir import StateFolder
 from tacit.training.loop import Step, predict
-from tacit.wire.protocol.connection import Connection
+from tacit.wire.protocol._header import Limits
+from tacit.wire.protocol.connection import Connection, Timings
 from tacit.wire.protocol.messages import Bye, CheckpointMessage
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.psi.align import Alignment, Matching, find_common
+from tacit.wire.psi.rounds import Rounds
+from tacit.wire.transport.grpc_server import Listener
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class LabelSession:
-    """Everything that the label party needs for its run; :meth:`run` carries it out.
+def listen(config: PartyConfig, log: Log) -> Listener:
+    """Open the address that feature parties connect to."""
+    return Listener(
+        config.endpoint, identity=identity_of(config), peers=config.peers, limits=Limits(), log=log
+    )
+
+
+def acceptor_of(config: PartyConfig, plan: TrainingPlan, listener: Accepts, log: Log) -> Acceptor:
+    """Return where the feature parties come in."""
+    return Acceptor(
+        name=config.name,
+        plan=plan,
+        peers=config.peers,
+        listener=listener,
+        timings=Timings(),
+        waiting=waiting_for(config, log),
+        log=log,
+    )
+
+
+class LabelSession(ABC):
+    """One process of the label party: its table, its part of the model, and its run.
+
+    A subclass says what it keeps beside that, builds its party and measures evaluations. Worker 0,
+    or the only process, has the ``journal`` and the ``rounds`` of matching.
 
     Args:
-        reception: where the feature parties come in.
-        plan: what all sides must agree on.
-        matching: of this party's ids with those of the feature parties.
-        place: where this party is; ``build`` of it sees the common examples through ``aligned``.
-        aligned: told which examples are common, before the first step.
-        log: hears a line about what happens.
-        done: hears of every finished step with its loss, and of the number of all.
-        evaluated: told an epoch, its held-out examples and their predictions; returns what the
-            feature party is told of it.
-        journal: of the run, which feature parties may know more of; later workers have none.
-        begin: called before every wait for the feature parties.
+        config: of this party.
+        folder: the state folder of this process.
+        log: hears what happens, line by line.
     """
 
-    reception: Acceptor
-    plan: TrainingPlan
-    matching: Callable[[], Matching]
-    place: RunState[JournaledLabelEnd]
-    aligned: Callable[[Alignment], None]
-    log: Callable[[str], None]
-    done: Callable[[Step, int], None]
-    evaluated: Callable[[int, Tensor, Tensor], Measured]
-    journal: Journal | None
-    begin: Callable[[], None] = lambda: None
+    journal: Journal | None = None
+    rounds: Rounds | None = None
+    _open: ExitStack
 
-    def run(self) -> str:
+    def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
+        self.config = config
+        self.folder = folder
+        self.table = table_of(config, folder)
+        check_rows(config, len(self.table))
+        assert self.table.classes is not None  # noqa: S101 - a label party's table has labels
+        self.classes: int = self.table.classes
+        self.plan: TrainingPlan = config.plan(classes=self.classes)
+        self.objective = objective_of(config, self.classes)
+        self._log = log
+        self._common: Alignment | None = None
+        encoding_of(folder, self.table)
+
+    def _join_workers(self, opened: ExitStack) -> None:
+        """Take a place among the workers of this party, and take up the state of the run."""
+        self._workers: WorkerGroup = team_of(self.config, self.table, self._log)
+        opened.callback(self._workers.close)
+        kept = self._workers.checkpoints(checkpoints_of(self.config))
+        self.state: RunState[JournaledLabelEnd] = RunState(kept, self.plan, self._build)
+
+    def close(self) -> None:
+        """Let another process have the journal, and the other workers go."""
+        self._open.close()
+
+    def run(self, listener: Accepts, done: Callable[[Step, int], None]) -> dict[str, Any]:
+        """Serve the feature parties to the end; return what is known of it.
+
+        ``done`` hears of every finished step with its loss, and of the number of all.
+        """
+        accepting = self._workers.accepting(listener)
+        ended = self.serve(acceptor_of(self.config, self.plan, accepting, self._log), done)
+        results = self._results(ended)
+        self.folder.write("results.json", {"format": 1, **results})
+        return results
+
+    @abstractmethod
+    def _build(self, states: States | None) -> BuiltParty[JournaledLabelEnd]:
+        """Return the label party as it is before the first step, or from a checkpoint's states."""
+
+    @abstractmethod
+    def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:
+        """Take the predictions after an epoch; return what the feature parties are told of it."""
+
+    @abstractmethod
+    def _results(self, ended: str) -> dict[str, Any]:
+        """Return the results of this process."""
+
+    def _begin(self) -> None:
+        """Get ready to wait for the feature parties."""
+        self._workers.begin(self.state)
+
+    def _matching(self) -> Matching:
+        return self._workers.matching(
+            lambda: matching_of(self.config, self.folder, self.table, self.rounds, self._log)
+        )
+
+    def _aligned(self, common: Alignment) -> None:
+        """Take the examples that are common."""
+        self._common = common
+        self._workers.aligned(common)
+
+    def serve(self, acceptor: Acceptor, done: Callable[[Step, int], None]) -> str:
         """Serve the feature parties to the end of the plan; return how it ended.
 
         A peer that breaks the rules is refused and the run waits for one that does not.
         """
         while True:
             try:
-                self.begin()
-                guests = self.reception.gather(finished=self.place.finished())
+                self._begin()
+                peers = acceptor.gather(finished=self.state.finished())
             except SilenceError:
                 return "finished; not every feature party said goodbye"
             except WorkersLostError as error:
-                self.log(str(error))
+                self._log(str(error))
                 continue
             try:
                 with ExitStack() as stack:
-                    for guest in guests:
-                        stack.enter_context(guest.connection)
-                    self._serve(guests)
+                    for peer in peers:
+                        stack.enter_context(peer.connection)
+                    self._converse(acceptor, peers, done)
                 return "finished"
             except PeerError as error:
-                self.log(f"refused: {error}")
+                self._log(f"refused: {error}")
             except LostError as error:
-                self.log(f"connection lost: {error}")
+                self._log(f"connection lost: {error}")
 
-    def _serve(self, guests: list[PeerSession]) -> None:
-        connections = [guest.connection for guest in guests]
-        start = self._stop(min(stop_of(guest.hello) for guest in guests))
-        for guest in guests:
-            guest.connection.send(self.reception.answer(guest.connection, guest.hello, start))
+    def _converse(
+        self, acceptor: Acceptor, peers: list[PeerSession], done: Callable[[Step, int], None]
+    ) -> None:
+        connections = [peer.connection for peer in peers]
+        start = self._stop(min(stop_of(peer.hello) for peer in peers))
+        for peer in peers:
+            peer.connection.send(acceptor.answer(peer.connection, peer.hello, start))
         schedule = self._align(connections)
         self._catch_up(connections)
-        self.reception.waiting.over()
+        acceptor.waiting.over()
         if not self._repeats(start):
-            self.place.go(start)
-        self.log(
-            f"{', '.join(guest.hello.party for guest in guests)} here, {len(schedule.train)} "
+            self.state.go(start)
+        self._log(
+            f"{', '.join(peer.hello.party for peer in peers)} here, {len(schedule.train)} "
             f"examples to train on, {schedule.steps - start} steps to go"
         )
-        self._train(connections, schedule, start)
+        self._train(connections, schedule, start, done)
         for connection in connections:
             connection.receive(Bye)
 
@@ -103,26 +189,26 @@ class LabelSession:
         """Return from where to go on with a peer that has finished so many steps."""
         if self._repeats(offer):
             return offer
-        return max(stop for stop in self.place.stops() if stop <= offer)
+        return max(stop for stop in self.state.stops() if stop <= offer)
 
     def _repeats(self, step: int) -> bool:
         """Whether a step was just taken here and only its release did not arrive."""
-        works = self.place.works
+        built = self.state.built
         return (
-            works is not None and self.place.position == step + 1 and (works.party.can_repeat(step))
+            built is not None and self.state.position == step + 1 and built.party.can_repeat(step)
         )
 
     def _align(self, connections: list[Connection]) -> Schedule:
         def settle(common: Alignment) -> None:
             Schedule.of(self.plan, len(common))  # there may be too few of them
-            self.place.settle_on(common.digest, len(common))
+            self.state.settle_on(common.digest, len(common))
 
-        matching = self.matching()  # an error in it is this party's own
+        matching = self._matching()  # an error in it is this party's own
         try:
             common = find_common(connections, matching, settle)
         except UsageError as error:  # the peers brought other examples: no reason to end here
             raise PeerError(str(error)) from error
-        self.aligned(common)
+        self._aligned(common)
         return Schedule.of(self.plan, len(common))
 
     def _catch_up(self, connections: list[Connection]) -> None:
@@ -131,20 +217,26 @@ class LabelSession:
             return
         lost = take_back(connections, self.journal)
         if lost:
-            self.log(
+            self._log(
                 f"{lost} records of answers were missing here and were handed back: these "
                 "steps are released only as they were"
             )
 
-    def _train(self, connections: list[Connection], schedule: Schedule, start: int) -> None:
-        label = self.place.party
+    def _train(
+        self,
+        connections: list[Connection],
+        schedule: Schedule,
+        start: int,
+        done: Callable[[Step, int], None],
+    ) -> None:
+        label = self.state.party
 
         def remotes() -> list[RemoteFeature]:
             return [RemoteFeature(connection, cut=self.plan.cut) for connection in connections]
 
-        def done(step: Step, part: Part) -> None:
-            self.place.reach(step.step + 1, last=step.step + 1 == part.stop)
-            self.done(step, schedule.steps)
+        def reached(step: Step, part: Part) -> None:
+            self.state.reach(step.step + 1, last=step.step + 1 == part.stop)
+            done(step, schedule.steps)
 
         def evaluate(part: Part) -> None:
             assert part.test is not None  # noqa: S101 - else there is nothing to evaluate
@@ -152,7 +244,7 @@ class LabelSession:
             probs = predict(rows, features=features, label=label, batch_size=schedule.piece)
             asked = [feature.shown for feature in features]
             answer = label.evaluate(
-                part.stop - 1, asked, lambda: self.evaluated(part.number, rows, probs)
+                part.stop - 1, asked, lambda: self._evaluated(part.number, rows, probs)
             )
             for feature in features:
                 feature.settle(answer)
@@ -161,7 +253,7 @@ class LabelSession:
             for connection in connections:
                 connection.receive(CheckpointMessage)
             label.sync()
-            self.place.save()
+            self.state.save()
             for connection in connections:
                 connection.send(CheckpointMessage(step=part.stop - 1))
 
@@ -170,7 +262,7 @@ class LabelSession:
             first=start,
             features=remotes(),
             label=label,
-            done=done,
+            done=reached,
             evaluate=evaluate,
             save=save,
         )

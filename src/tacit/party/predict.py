@@ -23,11 +23,12 @@ from tacit.party.acceptor import Acceptor, PeerSession
 from tacit.party.alignment_cache import predict_rounds
 from tacit.party.build import bottom_of, objective_of, top_of
 from tacit.party.config import PartyConfig
-from tacit.party.feature import ENCODING, Log, checkpoints_of, dialler, waiting_for
-from tacit.party.feature_session import greet, stop_of
-from tacit.party.label import listen, reception_of
+from tacit.party.feature_session import dialler
+from tacit.party.greeting import greet, stop_of
+from tacit.party.label_session import acceptor_of, listen
 from tacit.party.proxies import RemoteFeature, RemoteLabel
 from tacit.party.schedule import piece_of
+from tacit.party.state_files import ENCODING, Log, checkpoints_of, waiting_for
 from tacit.rng import Key
 from tacit.state_dir import StateFolder, remove_own
 from tacit.training.loop import predict
@@ -150,7 +151,7 @@ def _send(config: PartyConfig, model: _Model, log: Log) -> int:
 def _receive(config: PartyConfig, model: _Model, log: Log) -> tuple[Any, Any, Any]:
     """Return ids, predicted probabilities, and the labels where the file has them."""
     with closing(listen(config, log)) as listener:
-        reception = reception_of(config, model.plan, listener, log)
+        reception = acceptor_of(config, model.plan, listener, log)
         while True:
             guests = reception.gather()
             try:

@@ -12,8 +12,8 @@ from tacit.errors import LostError, PeerError, SilenceError
 from tacit.party.acceptor import answer_hello, hear_hello
 from tacit.party.budget_plan import plan_party
 from tacit.party.config import PartyConfig, identity_of
-from tacit.party.feature import check_rows
-from tacit.party.feature_session import greet
+from tacit.party.greeting import greet
+from tacit.party.state_files import check_rows
 from tacit.state_dir import own_folder
 from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Connection, Timings

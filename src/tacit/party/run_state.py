@@ -86,7 +86,7 @@ class RunState(Generic[Party]):
         self._checkpoints = checkpoints
         self._plan = plan
         self._build = build
-        self._works: BuiltParty[Party] | None = None
+        self._built: BuiltParty[Party] | None = None
         self._settled = True
         self.position = 0
         self._common: str | None = None
@@ -98,14 +98,14 @@ class RunState(Generic[Party]):
 
     @property
     def party(self) -> Party:
-        """The party at this place."""
-        assert self._works is not None  # noqa: S101 - go comes first
-        return self._works.party
+        """The party as it is now."""
+        assert self._built is not None  # noqa: S101 - go comes first
+        return self._built.party
 
     @property
-    def works(self) -> BuiltParty[Party] | None:
+    def built(self) -> BuiltParty[Party] | None:
         """Everything that was built; None before the first :meth:`go`."""
-        return self._works
+        return self._built
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -114,26 +114,26 @@ class RunState(Generic[Party]):
 
     def stops(self) -> list[int]:
         """Return every number of steps that this party can go on from, in ascending order."""
-        live = {self.position} if self._works is not None and self._settled else set()
+        live = {self.position} if self._built is not None and self._settled else set()
         return sorted({0, *self._checkpoints.steps(), *live})
 
     def go(self, step: int) -> None:
         """Return to a stop; what was done after it is given up and will be done again."""
-        if self._works is not None and self._settled and step == self.position:
+        if self._built is not None and self._settled and step == self.position:
             return
-        self._works = None
+        self._built = None
         if step == 0:
-            self._works = self._build(None)
+            self._built = self._build(None)
         else:
             held = self._checkpoints.at(step)
-            works = self._build(held.states)
-            held.restore(models=works.models, optimizers=works.optimizers)
-            self._works = works
+            built = self._build(held.states)
+            held.restore(models=built.models, optimizers=built.optimizers)
+            self._built = built
         self.position, self._settled = step, True
 
     def give_up(self) -> None:
         """Leave what was not saved: from now on only checkpoints are stops."""
-        self._works = None
+        self._built = None
 
     def reach(self, step: int, *, last: bool) -> None:
         """Note a finished step; after the last before a checkpoint, only that one is a stop.
@@ -156,18 +156,18 @@ class RunState(Generic[Party]):
                     f"this run began with other common examples than today's {count}: bring back "
                     "the tables of that time on both sides, or name new state folders for a new run"
                 )
-            self._works = None  # built for the others, and nothing was done with it
+            self._built = None  # built for the others, and nothing was done with it
         self._common, self._count = common, count
 
     def save(self) -> None:
         """Store the state as it is now."""
-        works = self._works
-        assert works is not None  # noqa: S101 - go comes first
+        built = self._built
+        assert built is not None  # noqa: S101 - go comes first
         self._checkpoints.save(
             self.position,
-            models=works.models,
-            optimizers=works.optimizers,
-            states=works.states(),
+            models=built.models,
+            optimizers=built.optimizers,
+            states=built.states(),
             cursor={
                 "plan": self._plan.to_json(),
                 "common": self._common,

@@ -5,8 +5,7 @@ Noise key, label secret, guard, ledger, journal and measures are at worker 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from contextlib import ExitStack
 from typing import Any, final
 
 import numpy as np
@@ -15,107 +14,57 @@ from torch import Tensor
 
 from tacit import objective
 from tacit.guard import Guard
-from tacit.party.alignment_cache import matching_of
-from tacit.party.build import OwnColumns, build_label, objective_of
+from tacit.party.build import OwnColumns, build_label
 from tacit.party.config import PartyConfig
-from tacit.party.feature import Log, checkpoints_of, encoding_of, table_of
 from tacit.party.journaled_label import JournaledLabelEnd, Measured
-from tacit.party.label import reception_of
 from tacit.party.label_session import LabelSession
-from tacit.party.run_state import BuiltParty, RunState, States
-from tacit.party.workers.replicated import team_of
+from tacit.party.run_state import BuiltParty, States
+from tacit.party.state_files import Log
 from tacit.protect import get_labels
 from tacit.rng import Key
 from tacit.state_dir import StateFolder
 from tacit.training.embedding_watch import EmbeddingWatch
-from tacit.training.loop import Step
-from tacit.wire.protocol.plan import TrainingPlan
-from tacit.wire.psi.align import Alignment, Matching
-from tacit.wire.transport.grpc_server import Listener
 
 
 @final
-class LabelWorker:
-    """A label party's worker with a number from 1 on: its table and a copy of the top model.
-
-    Args:
-        config: of this party.
-        folder: of this worker, within the party's state folder.
-        log: hears what happens, line by line.
-    """
+class LabelWorker(LabelSession):
+    """A label party's worker with a number from 1 on: its table and a copy of the top model."""
 
     def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
-        self.config = config
-        self.folder = folder
-        self.table = table_of(config, folder)
-        assert self.table.classes is not None  # noqa: S101 - a label party's table has labels
-        self.classes: int = self.table.classes
-        self.plan: TrainingPlan = config.plan(classes=self.classes)
-        self._log = log
-        self._common: Alignment | None = None
-        encoding_of(folder, self.table)
+        super().__init__(config, folder, log=log)
         self.watch = EmbeddingWatch(on_odd=config.on_odd_embeddings, log=log)
-        self.team = team_of(config, self.table, log)
-        kept = self.team.checkpoints(checkpoints_of(config))
-        self.place: RunState[JournaledLabelEnd] = RunState(kept, self.plan, self._build)
+        with ExitStack() as opened:
+            self._join_workers(opened)
+            self._open = opened.pop_all()
 
-    def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
-        """Serve the feature party's worker of the same number to the end."""
-        accepting = self.team.accepting(listener)
-        ended = LabelSession(
-            reception=reception_of(self.config, self.plan, accepting, self._log),
-            plan=self.plan,
-            matching=self._matching,
-            place=self.place,
-            aligned=self._aligned,
-            log=self._log,
-            done=done,
-            evaluated=self._evaluated,
-            journal=None,
-            begin=partial(self.team.begin, self.place),
-        ).run()
-        results = {
+    def _results(self, ended: str) -> dict[str, Any]:
+        return {
             "party": self.config.name,
             "role": self.config.role,
             "worker": self.config.worker,
             "ended": ended,
-            "steps": self.place.stops()[-1],
+            "steps": self.state.stops()[-1],
             "common": None if self._common is None else len(self._common),
             "warnings": self.watch.warnings,
             "state": str(self.folder.path),
         }
-        self.folder.write("results.json", {"format": 1, **results})
-        return results
-
-    def close(self) -> None:
-        """Let the other workers go."""
-        self.team.close()
-
-    def _matching(self) -> Matching:
-        return self.team.matching(
-            lambda: matching_of(self.config, self.folder, self.table, None, self._log)
-        )
-
-    def _aligned(self, common: Alignment) -> None:
-        self._common = common
-        self.team.aligned(common)
 
     def _build(self, states: States | None) -> BuiltParty[JournaledLabelEnd]:
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
         config, common = self.config, self._common
         labels = torch.from_numpy(np.asarray(self.table.labels)[common.order])
-        loss, flips = objective_of(config, self.classes), None
+        flips = None
         if config.labels is not None:
-            labels = self.team.targets(lambda: labels)
+            labels = self._workers.targets(lambda: labels)
             flips = get_labels(config.labels).flips(self.classes)
-        release, end = self.team.releasing(labels, None, scope=b"")
+        release, end = self._workers.releasing(labels, None, scope=b"")
         assert config.protect is not None and release is not None  # noqa: S101, PT018
         built = build_label(
             config,
             OwnColumns.of(self.table, common),
             labels,
             guard=Guard(config.protect),  # only says what it needs: worker 0's makes releases
-            loss=objective.corrected(loss, flips),
+            loss=objective.corrected(self.objective, flips),
             classes=self.classes,
             parties=len(config.peers),
             key=Key.from_seed(0),  # worker 0's first weights take the place of these
@@ -123,7 +72,9 @@ class LabelWorker:
             release=release,
             watch=self.watch,
         )
-        self.team.tie(built.models["top"], built.optimizers["top"], new=states is None, mean=True)
+        self._workers.tie(
+            built.models["top"], built.optimizers["top"], new=states is None, mean=True
+        )
         return BuiltParty(
             party=end(built.party),
             models=built.models,
@@ -133,5 +84,5 @@ class LabelWorker:
 
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:  # noqa: ARG002
         """Hand the predictions to worker 0, which measures; nothing is told from here."""
-        self.team.whole(rows, probs)
+        self._workers.whole(rows, probs)
         return Measured(note=None, bits=0.0)

@@ -1,0 +1,51 @@
+"""The first words of a conversation: who is there, by which plan, and from which step on."""
+
+from __future__ import annotations
+
+from tacit.errors import UsageError
+from tacit.wire.protocol._header import VERSION
+from tacit.wire.protocol.connection import Connection, RefusedError
+from tacit.wire.protocol.messages import Hello
+from tacit.wire.protocol.plan import TrainingPlan
+from tacit.wire.protocol.state_machine import disagreement
+
+
+def point(step: int) -> int | None:
+    """Return a number of finished steps as a resume point: the last finished one."""
+    return None if step == 0 else step - 1
+
+
+def stop_of(hello: Hello) -> int:
+    """Return how many steps a party that says hello has finished."""
+    return 0 if hello.resume_point is None else hello.resume_point + 1
+
+
+def greet(
+    connection: Connection, *, name: str, number: int = 0, plan: TrainingPlan, offer: int
+) -> int:
+    """Say hello to the label party; return the step that it is ready to go on from."""
+    hello = Hello(
+        versions=(VERSION,),
+        party=name,
+        plan_digest=plan.digest(),
+        resume_point=point(offer),
+        number=number,
+    )
+    connection.send(hello)
+    try:
+        answer = connection.receive(Hello)
+    except RefusedError as error:
+        raise UsageError(f"{error}; the plan here is {plan.described()}") from error
+    problem = disagreement(hello, answer)
+    if problem is not None:
+        raise connection.wrong(problem)
+    if connection.line.peer not in (None, answer.party):
+        raise connection.wrong(
+            f"{connection.line.peer} calls itself {answer.party}: names are bound to certificates"
+        )
+    if stop_of(answer) > offer:
+        raise connection.wrong(
+            f"{answer.party} wants to go on from step {stop_of(answer)}, but "
+            f"only {offer} were offered"
+        )
+    return stop_of(answer)
