@@ -177,7 +177,7 @@ def test_avazu_files_become_one_table_in_time_order(tmp_path):
         ),
         (AVAZU + "\n" + avazu_line("1", "0", "14133100"), "line 2: hour must be .*2014-13-31"),
         (AVAZU + "\n", "avazu has no rows"),
-        (AVAZU + ",click\n", "column 'click' is there twice"),
+        (AVAZU + ",click\n", "column 'click' occurs twice"),
     ],
 )
 def test_avazu_mistakes(tmp_path, text, message):

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tacit.data.catalog import Checked, DataSet, check, describe, find, load, names
+    from tacit.data.catalog import CheckedDataSet, DataSet, check, describe, find, load, names
     from tacit.data.datasets.ads import CEILING, ads_rows, bayes_auc
     from tacit.data.directories import cache_directory, data_directory
     from tacit.data.encoding import Encoding
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CEILING",
-    "Checked",
+    "CheckedDataSet",
     "Columns",
     "DataSet",
     "Encoding",
@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "catalog": ("Checked", "DataSet", "check", "describe", "find", "load", "names"),
+    "catalog": ("CheckedDataSet", "DataSet", "check", "describe", "find", "load", "names"),
     "datasets.ads": ("CEILING", "ads_rows", "bayes_auc"),
     "directories": ("cache_directory", "data_directory"),
     "encoding": ("Encoding",),
