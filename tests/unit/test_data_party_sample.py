@@ -8,11 +8,11 @@ from tacit.errors import InputError
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
-def test_two_files_that_overlap(tmp_path):
+def test_the_two_files_overlap_by_the_given_share(tmp_path):
     paths = write_party_sample(tmp_path / "a", rows=1000, overlap=0.8)
     mine, theirs = (load_party(p, role=r) for p, r in zip(paths, ("feature", "label"), strict=True))
     common, here, there = np.intersect1d(mine.ids, theirs.ids, return_indices=True)
