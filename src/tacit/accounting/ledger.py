@@ -168,8 +168,8 @@ class Ledger:
     ) -> None:
         """Count randomised labels under a secret, once per example, or raise and count nothing.
 
-        ``tag`` identifies the secret, the mechanism and its plan, ``secret`` the secret alone; without
-        it, every tag has one of its own. Neither is the secret itself. Another mechanism, epsilon
+        ``tag`` identifies the secret, the mechanism and its plan, ``secret`` the secret alone;
+        without it every tag has its own. Neither is the secret itself. Another mechanism, epsilon
         or sigma under a secret that is counted already is refused.
         """
         charge = LabelCharge.of(certificate, tag=tag, secret=secret or tag)
