@@ -11,7 +11,7 @@ from tacit.errors import InputError, SpecError
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
@@ -68,7 +68,7 @@ def test_labels_are_calibrated():
         assert labels[chosen].mean() == pytest.approx(expected, abs=4 * scatter)
 
 
-def test_a_linear_model_stays_below_the_ceiling():
+def test_a_linear_model_stays_below_the_bayes_auc():
     table = load("ads", rows=30_000)
     train, test = split(table, seed=0)
     eta, _ = gathered(30_000)
@@ -105,7 +105,7 @@ def test_numbers_are_standardised():
     assert np.allclose(table.numeric.std(axis=0, dtype=np.float64), 1.0, atol=1e-5)
 
 
-def test_parquet_and_back(tmp_path):
+def test_a_parquet_file_loads_as_the_same_table(tmp_path):
     path = write_ads_parquet(tmp_path / "ads.parquet", 70_000, 3)
     read, made = load(str(path)), load("ads", rows=70_000, seed=3)
     assert parquet.ParquetFile(path).num_row_groups == 2

@@ -17,7 +17,7 @@ LAYOUT = Layout("made", ("a", "b"), ("c",), "unit", 0.2)
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
@@ -121,7 +121,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_a_table(tmp_path):
     assert not left.exists()
 
 
-def test_another_process_that_ends_meanwhile_is_no_obstacle(source):
+def test_a_folder_that_another_process_renamed_meanwhile_is_passed_over(source):
     """What it was building has another name by the time it is looked at: here a broken link."""
     cache_directory().mkdir(parents=True)
     (cache_directory() / ".building-gone").symlink_to(cache_directory() / "its entry")

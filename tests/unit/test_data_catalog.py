@@ -17,7 +17,7 @@ SPAM = "\n".join(",".join([str(k)] * 57 + [str(k % 2)]) for k in range(10))
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
 
@@ -91,7 +91,7 @@ def test_missing_files_are_named_in_one_line(name, tmp_path):
     assert str(tmp_path) in message
 
 
-def test_the_first_place_wins(tmp_path):
+def test_the_first_pattern_with_files_is_read(tmp_path):
     (tmp_path / "criteo").mkdir()
     sample = tmp_path / "criteo" / "train_sample_137139.txt.gz"
     sample.touch()
@@ -168,7 +168,7 @@ def test_the_check_command(capsys, tmp_path):
         (("check", "nothing.csv"), "there is no file nothing.csv"),
     ],
 )
-def test_mistakes_on_the_command_line(capsys, words, message):
+def test_wrong_commands_exit_2_with_one_line(capsys, words, message):
     code, out, err = run(capsys, *words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err

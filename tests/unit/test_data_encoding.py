@@ -19,7 +19,7 @@ LABELLED = SCHEMA + 'label = "y"\n'
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
@@ -162,18 +162,18 @@ def changed(text, **content):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda text: text[:-20], "the encoding is damaged .no JSON"),
+        (lambda text: text[:-20], "the encoding is damaged .not JSON"),
         (lambda text: "[]", "no format and encoding in it"),
         (lambda text: "{}", "no format and encoding in it"),
         (lambda text: text.replace('"format": 1', '"format": 2'), "format 2, this version reads 1"),
         (lambda text: text.replace("3.1", "3.2"), "its digest does not fit its content"),
         (lambda text: changed(text, scale="log"), "damaged .scale: Input should be 'unit'"),
         (lambda text: changed(text, numeric=3), "damaged .numeric"),
-        (lambda text: changed(text, id="a"), "a column is there twice"),
+        (lambda text: changed(text, id="a"), "a column occurs twice"),
         (lambda text: changed(text, categorical=[{"name": "c", "values": ["b", "a"]}]), "not in"),
         (
             lambda text: changed(text, numeric=[{"name": "a", "offset": 0.0, "spread": -1.0}]),
-            "the scale of 'a' is no number from 0",
+            "the scale of 'a' is not a number of at least 0",
         ),
         (lambda text: changed(text, label={"name": "y", "positive": None, "classes": 1}), "1 clas"),
     ],

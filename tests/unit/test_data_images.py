@@ -18,7 +18,7 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
 
@@ -325,7 +325,7 @@ def test_jpeg_folders_that_are_refused(tmp_path, monkeypatch):
     (folder / "ISIC_1.jpg").write_bytes(whole[: len(whole) // 2])
     refused("isic", r"ISIC_1.jpg cannot be decoded .*: get it again")
     (folder / "ISIC_1.jpg").unlink()
-    refused("isic", r"ISIC_1.jpg is not here: the table names it")
+    refused("isic", r"ISIC_1.jpg does not exist: get the image that the table names")
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "PIL", None)
         refused("isic", r"no JPEG support is installed.*pip install 'tacit\[images\]'")

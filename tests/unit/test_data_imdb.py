@@ -15,7 +15,7 @@ TEXTS = [
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
     (tmp_path / "imdb").mkdir()

@@ -14,7 +14,7 @@ LABELS = 'id = "who"\nlabel = "bought"\npositive = "yes"\n'
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
@@ -212,7 +212,7 @@ def test_a_wrong_role_or_schema(tmp_path, role, schema, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_none(tmp_path):
+def test_missing_files_and_other_types_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"there is no file .*gone.csv"):
         load_party(tmp_path / "gone.csv", role="feature")
     path = write(tmp_path, columns(), None)

@@ -8,11 +8,11 @@ from tacit.errors import InputError
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
-def test_two_files_that_overlap(tmp_path):
+def test_the_two_files_overlap_by_the_given_share(tmp_path):
     paths = write_party_sample(tmp_path / "a", rows=1000, overlap=0.8)
     mine, theirs = (load_party(p, role=r) for p, r in zip(paths, ("feature", "label"), strict=True))
     common, here, there = np.intersect1d(mine.ids, theirs.ids, return_indices=True)
@@ -41,7 +41,7 @@ def test_a_seed_gives_the_same_files_and_nothing_is_overwritten(tmp_path):
     other = write_party_sample(tmp_path / "c", rows=50, seed=2)
     for a, b, c in zip(first, again, other, strict=True):
         assert a.read_bytes() == b.read_bytes() != c.read_bytes()
-    with pytest.raises(InputError, match=r"features.csv is there already: remove it or"):
+    with pytest.raises(InputError, match=r"features.csv exists already: remove it or"):
         write_party_sample(tmp_path / "a", rows=50)
     with pytest.raises(InputError, match="at least 20 rows, got 2"):
         write_party_sample(tmp_path / "d", rows=2)

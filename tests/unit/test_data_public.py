@@ -21,7 +21,7 @@ CREDIT = (
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
 
@@ -177,10 +177,10 @@ def test_avazu_files_become_one_table_in_time_order(tmp_path):
         ),
         (AVAZU + "\n" + avazu_line("1", "0", "14133100"), "line 2: hour must be .*2014-13-31"),
         (AVAZU + "\n", "avazu has no rows"),
-        (AVAZU + ",click\n", "column 'click' is there twice"),
+        (AVAZU + ",click\n", "column 'click' occurs twice"),
     ],
 )
-def test_avazu_mistakes(tmp_path, text, message):
+def test_wrong_avazu_files_are_refused(tmp_path, text, message):
     put(tmp_path, "avazu/train.csv", text)
     with pytest.raises(InputError, match=message):
         load("avazu")

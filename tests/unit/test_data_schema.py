@@ -31,7 +31,7 @@ PLAIN = {"label": "y", "numeric": ["a"]}
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("TACIT_CACHE", str(tmp_path / "cache"))
 
 
@@ -148,7 +148,7 @@ def test_times_as_numbers(tmp_path, unit, values):
         ({"categorical": ["b"], "parties": {"p": ["a"]}}, "column 'b' has no owner"),
     ],
 )
-def test_schema_mistakes_one_by_one(change, message):
+def test_each_mistake_in_a_schema_is_named(change, message):
     with pytest.raises(InputError, match=message) as caught:
         parse_schema({**PLAIN, **change})
     assert "\n" not in str(caught.value)
@@ -167,7 +167,7 @@ def test_a_file_of_one_party_alone_is_no_table(tmp_path):
         parse_schema({"numeric": ["a"], "positive": "yes"})
 
 
-def test_a_schema_without_sense(tmp_path):
+def test_a_schema_that_is_no_toml_is_refused(tmp_path):
     path = write(tmp_path, schema="label = ")
     with pytest.raises(InputError, match=r"clicks.csv.schema.toml cannot be read as a schema"):
         load(path)
@@ -191,7 +191,7 @@ def test_a_schema_without_sense(tmp_path):
         ("", PLAIN, "bad.csv is empty"),
     ],
 )
-def test_content_mistakes(tmp_path, text, schema, message):
+def test_wrong_values_are_refused_with_their_line(tmp_path, text, schema, message):
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -199,7 +199,7 @@ def test_content_mistakes(tmp_path, text, schema, message):
     assert not list(cache_directory().glob("*"))
 
 
-def test_parquet_mistakes(tmp_path):
+def test_wrong_parquet_files_are_refused_with_their_row(tmp_path):
     path = tmp_path / "bad.parquet"
     path.write_bytes(b"PAR1 or not")
     with pytest.raises(InputError, match=r"bad.parquet cannot be read as Parquet"):

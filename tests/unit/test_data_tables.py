@@ -200,6 +200,6 @@ def test_arrays_that_do_not_fit_together_are_refused(changes):
         table(**changes)
 
 
-def test_a_table_shows_itself_in_one_line():
+def test_the_repr_of_a_table_is_one_line():
     assert repr(table()) == "Table('plain', 200 rows, 3 numeric, 2 categorical, 2 classes)"
     assert table().positives == 0.5

@@ -133,7 +133,7 @@ def test_rounding_is_to_the_nearest_multiple_and_ties_go_to_the_even_one(grid):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_comparing(rows, dtype):
+def test_compare_gives_squared_lengths_and_values_off_the_grid(rows, dtype):
     after = (rows + 0.25).astype(dtype)
     squares, off = np.empty(len(rows)), np.zeros(1, dtype=np.int64)
     compare(after, rows, 0.5, 2.0**-8, squares, off)
@@ -145,7 +145,7 @@ def test_comparing(rows, dtype):
         assert not np.isfinite(squares[0])
 
 
-def test_largest(rows):
+def test_largest_is_the_largest_magnitude(rows):
     found = np.zeros(1, dtype=np.int64)
     for value in (0.0, -1e300, 2.0**-1070, -np.inf, np.nan):
         rows[-1, -1] = value

@@ -119,7 +119,7 @@ def test_the_larger_of_modelled_and_measured_is_charged():
 
 
 @pytest.mark.parametrize(("budget", "each"), [("sum_kl=0.5", 0.05), ("sum_kl=0.5", 0.25)])
-def test_what_is_exactly_at_the_limit_is_within(budget, each):
+def test_a_value_at_the_limit_is_within_the_budget(budget, each):
     ledger = Ledger(run="a", budget=budget)
     for _ in range(round(0.5 / each)):
         ledger.check([4], cost(each))
@@ -222,7 +222,7 @@ def test_gaussian_labels_have_their_exact_auc():
         Ledger(run="a", budget="epsilon=5").charge_labels([0], labels(None, sum_kl=1.0), tag="one")
 
 
-def test_nine_secrets_are_too_many():
+def test_a_ninth_label_secret_is_refused():
     ledger = Ledger(run="a")
     for number in range(8):
         ledger.charge_labels([0], labels(0.1), tag=str(number))
@@ -232,7 +232,7 @@ def test_nine_secrets_are_too_many():
 
 
 @pytest.mark.parametrize("ids", [[0, 1, 5], [-3, 2**40, 7]])
-def test_the_state_survives_a_restart(ids):
+def test_the_stored_state_gives_the_same_ledger(ids):
     ledger = Ledger(run="a", budget="auc=0.9")
     ledger.charge_labels(ids[:2], labels(0.5), tag="one")
     ledger.charge_labels([99], labels(None, sum_kl=0.5), tag="two")
@@ -281,7 +281,7 @@ def test_a_spent_budget_stays_spent_after_a_restart():
         None,
     ],
 )
-def test_budgets_that_are_none(text):
+def test_texts_that_are_no_budget_are_refused(text):
     with pytest.raises(ParameterError, match="budget"):
         Budget.parse(text)
 
@@ -364,7 +364,7 @@ def test_a_guard_in_a_loop_charges_in_the_backward_pass():
 # --- measures that are told ---
 
 
-def test_measures_have_a_row_of_their_own_that_survives_storing():
+def test_shared_measures_are_counted_apart_and_stored():
     ledger = Ledger(run="r")
     ledger.charge([0, 1], cost(0.25))
     ledger.charge_measures(13.5)

@@ -99,7 +99,7 @@ def test_coordinates_of_very_different_scale_all_count() -> None:
     assert sum_kl([0.0, 0.0], cov1, [0.0, 0.0], cov0) == pytest.approx(0.25, rel=1e-12)
 
 
-def test_tensors_are_welcome() -> None:
+def test_tensors_are_accepted() -> None:
     mean = torch.zeros(2, requires_grad=True)
     assert sum_kl(mean, torch.eye(2, dtype=torch.bfloat16) * 2, mean, 1.0) == pytest.approx(0.5)
 
@@ -147,7 +147,7 @@ def test_error_bound_and_its_inverse(error: float) -> None:
     assert error_bound(sum_kl_for_error(error)) == pytest.approx(error, abs=1e-12)
 
 
-def test_the_ends() -> None:
+def test_bounds_at_zero_four_and_infinity() -> None:
     assert (auc_bound(0), auc_bound(4), auc_bound(math.inf)) == (0.5, 1.0, 1.0)
     assert auc_bound(math.nextafter(4, 0)) == pytest.approx(1.0, abs=1e-12)
     assert (gaussian_auc(0), gaussian_auc(math.inf)) == (0.5, 1.0)

@@ -84,7 +84,7 @@ def test_auc_depends_on_ranks_only(batch: Batch) -> None:
 
 
 @given(batches())
-def test_turning_scores_or_labels_round_turns_the_auc_round(batch: Batch) -> None:
+def test_reversing_scores_or_labels_reverses_the_auc(batch: Batch) -> None:
     scores, labels = batch
     assert auc(-scores, labels) == pytest.approx(1 - auc(scores, labels), abs=1e-12)
     assert auc(scores, 1 - labels) == pytest.approx(1 - auc(scores, labels), abs=1e-12)
@@ -128,7 +128,7 @@ def test_best_threshold_accuracy_is_one_sided(batch: Batch) -> None:
     assert best_threshold_accuracy(*batch) == pytest.approx(1 - best / (n1 + n0), abs=1e-12)
 
 
-def test_a_reversed_score_fools_one_measure_only() -> None:
+def test_only_the_one_sided_measure_misses_a_reversed_score() -> None:
     scores, labels = [3.0, 2.0, 1.0, 0.0], [0, 0, 1, 1]
     assert best_threshold_accuracy(scores, labels) == 0.5
     assert detection_error(scores, labels) == 0.0

@@ -105,14 +105,14 @@ def test_batches_of_one_class_are_counted_not_used() -> None:
         pooled_leak([alone], rng=rng())
 
 
-def test_one_example_of_a_class_says_nothing_about_its_spread() -> None:
+def test_one_example_of_a_class_gives_the_whole_interval() -> None:
     assert bootstrap_auc([1.0, 2.0, 3.0], [0, 0, 1], rng=rng()) == (0.0, 1.0)
     pooled = pooled_leak([([1.0, 2.0, 3.0], [0, 0, 1])] * 2, rng=rng())
     assert (pooled.low, pooled.high) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize("count", [5, 10, 25])
-def test_the_meter_is_the_function(count: int) -> None:
+def test_the_meter_gives_what_the_function_gives(count: int) -> None:
     meter = LeakMeter()
     for batch in make(count):
         meter.add(*batch)
@@ -165,12 +165,12 @@ def test_null_band_from_labels_or_counts() -> None:
 @pytest.mark.parametrize(
     "bad", [{}, {"positives": 3}, {"labels": [0, 1], "positives": 1, "negatives": 1}]
 )
-def test_null_band_wants_one_of_both(bad: dict[str, Any]) -> None:
+def test_null_band_takes_labels_or_counts_but_not_both(bad: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="labels alone"):
         null_band(**bad)
 
 
-def test_null_band_wants_both_classes() -> None:
+def test_null_band_needs_both_classes() -> None:
     with pytest.raises(InputError, match="0 positives and 2 negatives"):
         null_band([0, 0])
     with pytest.raises(InputError, match="0 negatives"):

@@ -32,7 +32,7 @@ def test_a_distance_is_symmetric_and_within_the_unit_interval(a: list[int], b: l
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2, 2)])
-def test_the_same_sample_is_no_distance_away(shape: tuple[int, ...]) -> None:
+def test_equal_samples_have_distance_zero(shape: tuple[int, ...]) -> None:
     sample = np.random.default_rng(0).normal(size=(60, *shape))
     assert tvd(sample, sample) == 0.0
     assert tvd(np.ones((9, *shape)), np.ones((5, *shape))) == 0.0
@@ -112,7 +112,7 @@ def test_many_dimensions_take_no_matrix_of_their_square() -> None:
     assert most < 0.75 * 8 * 1600**2
 
 
-def test_overfitting_does_not_show() -> None:
+def test_overfitting_does_not_raise_the_distance() -> None:
     """More dimensions than rows, no difference: the mean over many samples is near the cut at 0."""
     rng = np.random.default_rng(8)
     values = [tvd(rng.normal(size=(20, 50)), rng.normal(size=(30, 50))) for _ in range(60)]

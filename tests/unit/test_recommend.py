@@ -15,7 +15,7 @@ from tacit.protect.marvell.measured_kl import measured_sum_kl
 
 @pytest.mark.parametrize("target", [0.51, 0.6, 0.65, 0.9])
 @pytest.mark.parametrize("classes", [2, 10])
-def test_a_recommendation_keeps_to_its_target_and_is_not_timid(target, classes):
+def test_a_recommendation_meets_its_target_without_waste(target, classes):
     for one in recommend(target=target, epochs=20, examples=10_000, classes=classes):
         assert target - 0.02 < one.leak <= target + 1e-12
         assert one.bound >= one.leak
@@ -38,7 +38,7 @@ def test_impossible_targets_are_refused():
             recommend(target=target, epochs=5, examples=10)
 
 
-def test_few_examples_are_said_to_be_few():
+def test_few_effective_labels_are_reported():
     assert "little to learn from" in recommend(target=0.6, epochs=5, examples=500)[1].reason
     flips = randomized_label_auc(0.36)
     assert flips == pytest.approx(0.64)

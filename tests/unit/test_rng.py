@@ -51,7 +51,7 @@ def test_encoding_is_injective(a, b):
     )
 
 
-def test_a_stream_goes_on_where_it_stopped():
+def test_a_stream_continues_after_each_call():
     stream = Key.from_seed(3).stream("a")
     assert not torch.equal(stream.normal(100), stream.normal(100))
 
@@ -93,7 +93,7 @@ def test_keystream_is_aes_256_in_counter_mode():
     assert found == Cipher(aes, modes.CTR(start)).encryptor().update(bytes(4 * 100_012))
 
 
-def test_streams_of_one_key_may_take_turns():
+def test_streams_of_one_key_may_be_interleaved():
     key = Key.from_seed(4)
     a, b = key.stream("a"), key.stream("b")
     turns = [a.normal(10), b.normal(10), a.normal(10), b.normal(10)]
@@ -118,7 +118,7 @@ PINNED = [
 ]
 
 
-def test_keys_do_not_show_themselves():
+def test_repr_and_pickle_do_not_reveal_a_key():
     key = Key.fresh()
     assert "hidden" in repr(key)
     with pytest.raises(InputError, match="not serialised"):

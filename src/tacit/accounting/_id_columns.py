@@ -1,4 +1,4 @@
-"""Numbers per example, found by id: columns of numpy arrays and an index that costs little.
+"""Numbers per example, found by id: columns of numpy arrays with a compact index.
 
 Ids from 0 up are positions in the columns (dense). Once an id lies outside that range, ids are
 scrambled into keys that spread evenly and kept sorted, so that the leading bits of a key lead to a

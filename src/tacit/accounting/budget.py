@@ -132,7 +132,7 @@ class Forecast:
     """What a training will have released about each example, known before its first step.
 
     It follows from the budget, the number of epochs and what the protection claims of a release,
-    never from labels or gradients: so nothing can be learnt from where a training ends.
+    never from labels or gradients: so the end of a training reveals nothing.
 
     Attributes:
         budget: what to stay within.
@@ -154,13 +154,13 @@ class Forecast:
     epsilon: float
 
     def __str__(self) -> str:
-        said = (
+        text = (
             f"{_epochs(self.epochs)} of sumKL {self.sum_kl:g}: reference {self.reference:.2f}, "
             f"bound {self.bound:.2f} for honest batches; "
         )
         if self.allowed == self.epochs:
-            return said + f"within the budget {self.budget}"
-        return said + f"the budget {self.budget} has room for {_epochs(self.allowed)}; " + self.way
+            return text + f"within the budget {self.budget}"
+        return text + f"the budget {self.budget} has room for {_epochs(self.allowed)}; " + self.way
 
     def record(self) -> dict[str, Any]:
         """Return everything as plain values."""

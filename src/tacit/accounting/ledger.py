@@ -25,7 +25,7 @@ SavedState = tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]
 
 _FORMAT = 2
 _FORMAT_WITHOUT_SECRETS = 1
-"""The format before: the same where no label mechanism was counted."""
+"""The format before, which is the same for a ledger without label mechanisms."""
 
 _FILLS: dict[str, np.generic] = {
     "sum_kl": np.float64(0),
@@ -40,8 +40,8 @@ class LedgerSummary:
     """The total of a ledger: counts, and the most that was released about any example.
 
     ``gaussian_auc`` is a reference value for ``sum_kl``, not a bound. ``measure_bits`` is the most
-    that measures of the model told in ``measures`` answers, in bits about all labels together; no
-    bound per example covers them.
+    that measures of the model, shared with a peer ``measures`` times, told about all labels in
+    total; no bound per example covers them.
     """
 
     examples: int
@@ -58,7 +58,7 @@ class LedgerSummary:
 
 @final
 class Ledger:
-    """Adds up what was released about each example, and refuses a release before it is made.
+    """Counts what was released about each example, and refuses a release before it is made.
 
     A release of gradients costs every example in it the certificate's ``sum_kl`` (the larger of
     modelled and measured), infinity where none is claimed. A label mechanism costs its epsilon
@@ -72,7 +72,7 @@ class Ledger:
 
     With ``per_release`` a budget is judged by the number of releases, which does not depend on
     labels; what they cost is still counted, and none may cost more (:meth:`over_plan`). Without it
-    a budget is judged by what was spent, and where it refuses tells something of the labels.
+    a budget is judged by what was spent, and which release it refuses depends on the labels.
 
     Args:
         run: names what is counted; the state of one run is refused by another.
@@ -122,7 +122,7 @@ class Ledger:
         return self._columns.nbytes
 
     def register(self, ids: Values) -> None:
-        """Make room for these examples at once; where ids are not positions, this saves time."""
+        """Allocate entries for these examples at once; saves time where ids are not positions."""
         self._columns.find_or_add(id_numbers(ids))
 
     def would_exceed(self, ids: Values, certificate: Certificate) -> bool:
@@ -168,9 +168,9 @@ class Ledger:
     ) -> None:
         """Count randomised labels under a secret, once per example, or raise and count nothing.
 
-        ``tag`` stands for the secret, the mechanism and its plan, ``secret`` for the secret alone
-        (without, every tag has one of its own); neither is the secret itself. Another mechanism,
-        epsilon or sigma under a secret that is counted already is refused.
+        ``tag`` identifies the secret, the mechanism and its plan, ``secret`` the secret alone;
+        without it every tag has its own. Neither is the secret itself. Another mechanism, epsilon
+        or sigma under a secret that is counted already is refused.
         """
         charge = LabelCharge.of(certificate, tag=tag, secret=secret or tag)
         bit = _charge_bit(charge, self._charges)
@@ -184,7 +184,7 @@ class Ledger:
             self._columns["secrets"][positions] |= bit
 
     def charge_measures(self, bits: float) -> None:
-        """Count measures of the model that are told to a peer, at most so many bits.
+        """Count measures of the model that are shared with a peer, worth at most ``bits``.
 
         They come from true labels and no certificate covers them, so a budget refuses them.
         """
@@ -193,7 +193,7 @@ class Ledger:
         if self.budget is not None:
             raise BudgetError(
                 f"budget {self.budget}: measures of the model tell up to {bits:.4g} bits about the "
-                "labels that no certificate covers; nothing was told; set share_metrics = false"
+                "labels that no certificate covers; nothing was shared; set share_metrics = false"
             )
         self.measures += 1
         self.measure_bits += bits
@@ -227,7 +227,7 @@ class Ledger:
         )
 
     def to_state(self) -> SavedState:
-        """Return everything as plain arrays and a dictionary of plain values, to be stored."""
+        """Return the whole ledger as arrays and a dictionary of JSON values, to be stored."""
         keys = self._columns.keys()
         arrays = {name: self._columns[name].copy() for name in _FILLS}
         if keys is not None:
@@ -426,7 +426,7 @@ def _unpacked(
     if values.get("run") != run:
         raise InputError(
             f"this ledger belongs to run {values.get('run')!r}, not to {run!r}: what was released "
-            "there says nothing of here; begin a new ledger"
+            "there does not count here; begin a new ledger"
         )
     planned = values.get("per_release")
     if per_release is not None and planned not in (None, per_release):

@@ -1,4 +1,4 @@
-"""Which protection, and how strong: from a target to a spec."""
+"""From a target leakage to a protection and its strength."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recommendation:
         leak: the leak AUC to expect after all epochs.
         bound: no score exceeds this, under the assumption of the certificate; for noise, of honest
             batches only.
-        budget: the ``--budget`` that has room for all of it: a budget is judged by the bound.
+        budget: the ``--budget`` that covers all of it: a budget limits the bound.
         effective: as many clean labels have the variance of the debiased ones; None for noise.
         reason: what the choice is based on, in words.
     """
@@ -64,7 +64,7 @@ def recommend(
 
     Noise comes first for two classes: at the same leakage it was measured to cost far less quality
     than randomised labels (``docs/audits.md``). Randomised labels come first where a proof is
-    asked for, and are all there is for more classes.
+    asked for, and are the only choice for more than two classes.
 
     >>> best, other = recommend(target=0.65, epochs=20, examples=27_000)
     >>> best.protect, other.labels

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacit.cli.plugin_option import Plugins
-from tacit.data.catalog import Checked, DataSet, check, describe, find, names
+from tacit.data.catalog import CheckedDataSet, DataSet, check, describe, find, names
 from tacit.data.directories import data_directory
 
 app = typer.Typer(help="List, describe and check data sets.", no_args_is_help=True)
@@ -90,7 +90,7 @@ def _facts(entry: DataSet, data_dir: str | None) -> dict[str, Any]:
     return {**facts, "files": files, "here": bool(files) or not entry.places}
 
 
-def _columns(result: Checked) -> str:
+def _columns(result: CheckedDataSet) -> str:
     if result.image is not None:
         return f"images of {'x'.join(map(str, result.image))}"
     return f"{result.numeric} numeric and {result.categorical} categorical columns"

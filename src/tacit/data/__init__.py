@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tacit.data.catalog import (
-        Checked,
+        CheckedDataSet,
         DataSet,
         check,
         describe,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CEILING",
-    "Checked",
+    "CheckedDataSet",
     "Columns",
     "DataSet",
     "Encoding",
@@ -81,7 +81,7 @@ __all__ = [
 
 _HOMES = {
     "catalog": (
-        "Checked",
+        "CheckedDataSet",
         "DataSet",
         "check",
         "describe",

@@ -70,8 +70,8 @@ class Coding:
     """How raw values become scaled numbers and codes: learned from one file, used on any.
 
     A number becomes ``(number - offset) / spread``, and 0 in a column whose ``spread`` is 0. A
-    category becomes its place in the sorted ``values`` of its column; a value that is not there
-    takes the place after the last.
+    category becomes its position in the sorted ``values`` of its column; a value that is not
+    there gets the code after the last.
 
     >>> coding = Coding(np.array([2.0, 7.0]), np.array([4.0, 0.0]), ())
     >>> coding.scale(np.array([[5.0, 9.0]])).tolist()
@@ -225,7 +225,7 @@ class _Spool:
         rows = sum(self.sizes)
         if not rows:
             name = self.layout.name
-            raise InputError(f"{name} has no rows: check that the file is the whole one")
+            raise InputError(f"{name} has no rows: check that the file is complete")
         coding = known
         if coding is None:
             self._check_labels()
@@ -265,7 +265,7 @@ class _Spool:
         if not self.seen.all():
             raise InputError(
                 f"labels of {name} must be 0, 1, ... without a gap, no row has label "
-                f"{int(np.argmin(self.seen))}: number them anew or name the positive value"
+                f"{int(np.argmin(self.seen))}: renumber them or name the positive value"
             )
 
     def _blocks(self, part: str, dtype: np.dtype[np.generic], width: int = 1) -> Iterator[Array]:
@@ -284,11 +284,11 @@ class _Spool:
         return tuple(pa.concat_arrays(words).unique().sort() for words in self.words)
 
     def _write_categories(self, coding: Coding) -> None:
-        """Write the place of each value among the known ones."""
+        """Write the position of each value among the known ones."""
         maps = []
         for words, known in zip(self.words, coding.values, strict=True):
-            places = pc.index_in(pa.concat_arrays(words), value_set=known)
-            codes = pc.fill_null(places, len(known)).to_numpy().astype(np.int32)
+            found = pc.index_in(pa.concat_arrays(words), value_set=known)
+            codes = pc.fill_null(found, len(known)).to_numpy().astype(np.int32)
             maps.append(np.split(codes, np.cumsum([len(chunk) for chunk in words])[:-1]))
         width = len(maps)
         blocks = (
@@ -327,15 +327,15 @@ class _Spool:
 
     def _sort(self) -> None:
         """Put the rows of every array in time order; rows of one time keep their order."""
-        place = np.argsort(np.fromfile(self.folder / "time.raw", np.int64), kind="stable")
+        order = np.argsort(np.fromfile(self.folder / "time.raw", np.int64), kind="stable")
         for path in sorted(self.folder.glob("*.npy")):
-            loose = path.rename(path.with_suffix(".loose"))
-            array = np.load(loose, mmap_mode="r", allow_pickle=False)
+            unsorted = path.rename(path.with_suffix(".unsorted"))
+            array = np.load(unsorted, mmap_mode="r", allow_pickle=False)
             with npy_file(path, array.dtype, array.shape) as file:
-                for at in range(0, len(place), _BLOCK):
-                    np.ascontiguousarray(array[place[at : at + _BLOCK]]).tofile(file)
+                for at in range(0, len(order), _BLOCK):
+                    np.ascontiguousarray(array[order[at : at + _BLOCK]]).tofile(file)
             del array
-            loose.unlink()
+            unsorted.unlink()
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Read a file once, keep its table as memory-mapped arrays, and open those ever after.
+"""A cache of tables: each file is read once and kept as memory-mapped arrays.
 
 An entry is a folder of ``.npy`` files and a ``table.json``. Its name holds a digest of the source
 paths, the options and the format version, and a digest of the sources' sizes and times of change.
-It is written under another name and renamed when it is complete, so a reader sees a whole entry
+It is written under another name and renamed when it is complete, so a reader sees a complete entry
 or none; nothing is ever unpickled, and no symbolic link is followed in it. Only its owner can read
 it. A party's own table is not kept in the user's cache but in a folder of the party's, which holds
 that one entry alone.
@@ -51,25 +51,25 @@ def cached(
     def fill(folder: Path) -> None:
         build(chunks(), layout, folder)
 
-    return kept(entry(layout, sources, options), fill, opened_table)
+    return load_or_build(entry_folder(layout, sources, options), fill, open_table)
 
 
-def kept(
+def load_or_build(
     folder: Path,
     fill: Callable[[Path], None],
     open_entry: Callable[[Path], _Opened | None],
     *,
-    alone: bool = False,
+    exclusive: bool = False,
 ) -> _Opened:
-    """Return what ``open_entry`` makes of an entry; one that is not whole is filled first.
+    """Return what ``open_entry`` makes of an entry; one that is incomplete is built first.
 
-    With ``alone`` everything else in the folder of the entry is removed.
+    With ``exclusive`` everything else in the folder of the entry is removed.
     """
     opened = open_entry(folder)
     if opened is None:
         _store(folder, fill, open_entry)
         opened = open_entry(folder)
-    if alone:
+    if exclusive:
         for other in folder.parent.iterdir():
             if other != folder:
                 _remove(other)
@@ -78,10 +78,10 @@ def kept(
     return opened
 
 
-def entry(
+def entry_folder(
     layout: Layout, sources: Sequence[Path], options: object, *, within: Path | None = None
 ) -> Path:
-    """Return the folder of an entry: what and where it comes from, then in which state.
+    """Return the folder of an entry: a digest of its sources and options, one of their state.
 
     It is in the user's cache, or ``within`` another folder.
     """
@@ -98,29 +98,29 @@ def _digest(content: object) -> str:
 def _store(
     folder: Path, fill: Callable[[Path], None], open_entry: Callable[[Path], _Opened | None]
 ) -> None:
-    """Build an entry aside, then rename it; drop it if anything fails on the way."""
+    """Build an entry under another name, then rename it; drop it if anything fails."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(folder.parent)
-        aside = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
+        _remove_abandoned(folder.parent)
+        building = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
     except OSError as error:
         raise InputError(
             f"the cache {folder.parent} cannot be written ({error.strerror}): "
             f"set TACIT_CACHE to a directory that can"
         ) from error
     try:
-        fill(aside)  # nobody else can enter it
-        for file in aside.iterdir():
+        fill(building)  # nobody else can enter it
+        for file in building.iterdir():
             file.chmod(0o600)
         if open_entry(folder) is None:
             _remove(folder)
-            aside.rename(folder)
+            building.rename(folder)
     except OSError:
         # Another process may have stored the same entry in the meantime: that one serves.
         if open_entry(folder) is None:
             raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(building, ignore_errors=True)
     _drop_older(folder)
 
 
@@ -131,8 +131,8 @@ def _drop_older(folder: Path) -> None:
             _remove(other)
 
 
-def forget(folder: Path) -> bool:
-    """Remove an entry and those of the same source in earlier states; return whether any was."""
+def remove_entry(folder: Path) -> bool:
+    """Remove the entries of a source in all its states; return whether there were any."""
     found = _states(folder)
     for path in found:
         _remove(path)
@@ -152,16 +152,16 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _sweep(parent: Path) -> None:
+def _remove_abandoned(parent: Path) -> None:
     """Remove what processes that were killed left behind a day ago or earlier."""
-    for aside in parent.glob(".building-*"):
-        with suppress(FileNotFoundError):  # its process has given it its name meanwhile
-            if time.time() - aside.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(aside, ignore_errors=True)
+    for building in parent.glob(".building-*"):
+        with suppress(FileNotFoundError):  # its process has renamed it meanwhile
+            if time.time() - building.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(building, ignore_errors=True)
 
 
-def opened_table(folder: Path) -> Table | None:
-    """Return the table of an entry without reading its arrays, or None if it is not whole."""
+def open_table(folder: Path) -> Table | None:
+    """Return the table of an entry without reading its arrays, or None if it is incomplete."""
     try:
         facts = read_facts(folder, "table.json")
         rows = facts["rows"]
@@ -183,7 +183,7 @@ def opened_table(folder: Path) -> Table | None:
             fixed_test=_optional(folder, "test", rows),
             classes=facts["classes"],
             parties=parties,
-            image=_form(facts.get("image")),
+            image=_image(facts.get("image")),
             groups=_optional(folder, "groups", rows),
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -192,18 +192,18 @@ def opened_table(folder: Path) -> Table | None:
 
 def read_facts(folder: Path, name: str) -> dict[str, Any]:
     """Return a JSON file of an entry."""
-    found: dict[str, Any] = json.loads(_own(folder / name).read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(_unlinked(folder / name).read_text(encoding="utf-8"))
     return found
 
 
-def _own(path: Path) -> Path:
-    """Return the path of a file within an entry, or raise where it leads elsewhere."""
+def _unlinked(path: Path) -> Path:
+    """Return the path of a file of an entry; refuse a symbolic link."""
     if path.is_symlink() or path.parent.is_symlink():
         raise ValueError(f"{path} is a symbolic link")
     return path
 
 
-def _form(facts: dict[str, Any] | None) -> Image | None:
+def _image(facts: dict[str, Any] | None) -> Image | None:
     if facts is None:
         return None
     channels, height, width = facts["shape"]
@@ -219,7 +219,7 @@ def mapped(folder: Path, part: str, rows: int, *width: int) -> Array:
     if width == (0,):
         kind = np.float32 if part == "numeric" else np.int32
         return np.zeros((rows, 0), dtype=kind)
-    array: Array = np.load(_own(folder / f"{part}.npy"), mmap_mode="r", allow_pickle=False)
+    array: Array = np.load(_unlinked(folder / f"{part}.npy"), mmap_mode="r", allow_pickle=False)
     if array.shape != (rows, *width):
         raise ValueError(part)
     return array

@@ -1,4 +1,4 @@
-"""The data sets by name: what they are, where their files come from, where they belong.
+"""The data sets by name: what they are, where to get their files and where to put them.
 
 Nothing here loads numpy, pyarrow or torch before a table is read.
 """
@@ -53,7 +53,7 @@ _LESIONS = ("other", "melanoma")
 @final
 @dataclass(frozen=True)
 class DataSet:
-    """A data set: facts as published, its source, and its places in the data directory.
+    """A data set: facts as published, its source, and its paths in the data directory.
 
     ``places`` are patterns, in order of preference; files of the first that matches are read, all
     of them where ``several`` is set. Without places nothing has to be fetched. ``picture`` is
@@ -321,8 +321,8 @@ _FILES = (".csv", ".csv.gz", ".parquet")
 
 @final
 @dataclass(frozen=True)
-class Checked:
-    """What a data set turned out to be when it was read."""
+class CheckedDataSet:
+    """The counts of a data set that was read, beside those that are published."""
 
     name: str
     files: tuple[str, ...]
@@ -357,10 +357,10 @@ def describe(name: str) -> DataSet:
 
 
 def find(name: str, data_dir: str | Path | None = None) -> tuple[Path, ...]:
-    """Return the files of a data set that are here: those of the first place that has any."""
+    """Return the files of a data set in the data directory: those of its first pattern with any."""
     entry, root = describe(name), data_directory(data_dir)
-    for place in entry.places:
-        found = sorted(root.glob(place))
+    for pattern in entry.places:
+        found = sorted(root.glob(pattern))
         if found:
             return tuple(found if entry.several else found[:1])
     return ()
@@ -396,12 +396,12 @@ def load(
     return _sampled(_call(entry.loader, name, options, files), rows, seed)
 
 
-def check(name: str, data_dir: str | Path | None = None) -> Checked:
+def check(name: str, data_dir: str | Path | None = None) -> CheckedDataSet:
     """Read a data set and return its counts; refuse files that are missing or do not parse."""
     start = time.perf_counter()
     table = load(name, data_dir=data_dir)
     known = ENTRIES.get(name)
-    return Checked(
+    return CheckedDataSet(
         name=name,
         files=tuple(str(path) for path in (find(name, data_dir) if known else [Path(name)])),
         rows=len(table),

@@ -1,4 +1,4 @@
-"""Where data sets are looked for, and where read tables are kept."""
+"""The directory of data files, and that of the cache of tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How the columns of a party's file became numbers and codes, to be kept for later files.
 
-A model knows its inputs as they were scaled and coded when it was trained. A party keeps the
-encoding beside its part of the model and reads the file to predict with it.
+A model takes inputs that are scaled and coded as in training. A party keeps the encoding beside its
+part of the model and reads the file to predict with it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Number:
 @final
 @dataclass(frozen=True)
 class Category:
-    """A categorical column: a value's code is its place in the sorted values, or the one after."""
+    """A categorical column: a value's code is its position in the sorted values or the next."""
 
     name: str
     values: tuple[str, ...]
@@ -54,7 +54,7 @@ class LabelRule:
 @final
 @dataclass(frozen=True)
 class Encoding:
-    """What a party's training file taught about its columns; ``label`` is None at a feature party.
+    """What was learned of the columns of a training file; ``label`` is None at a feature party.
 
     Guarantee: a file read with an encoding gets, for rows that the training file has too, the
     same numbers bit by bit and the same codes. ``from_json(to_json())`` is the same encoding.
@@ -120,7 +120,7 @@ class Encoding:
         try:
             envelope = json.loads(text)
         except ValueError as error:
-            raise _damaged(where, f"no JSON, {error}") from error
+            raise _damaged(where, f"not JSON, {error}") from error
         if not isinstance(envelope, dict) or not {"format", "encoding"} <= set(envelope):
             raise _damaged(where, "no format and encoding in it")
         if envelope["format"] != FORMAT:
@@ -139,17 +139,17 @@ def _parsed(content: object, where: str) -> Encoding:
         return _adapter().validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "content"
-        raise _damaged(where, f"{place}: {first['msg']}") from error
+        field = ".".join(str(part) for part in first["loc"]) or "content"
+        raise _damaged(where, f"{field}: {first['msg']}") from error
 
 
 def _checked(encoding: Encoding, where: str) -> Encoding:
     names = [encoding.id, *encoding.numeric_names, *encoding.categorical_names]
     if len(set(names)) < len(names):
-        raise _damaged(where, "a column is there twice")
+        raise _damaged(where, "a column occurs twice")
     for number in encoding.numeric:
         if not (np.isfinite([number.offset, number.spread]).all() and number.spread >= 0.0):
-            raise _damaged(where, f"the scale of {number.name!r} is no number from 0")
+            raise _damaged(where, f"the scale of {number.name!r} is not a number of at least 0")
     for column in encoding.categorical:
         if any(a >= b for a, b in zip(column.values, column.values[1:], strict=False)):
             raise _damaged(where, f"the values of {column.name!r} are not in order")

@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from tacit.data.build import Layout, npy_file
-from tacit.data.cache import entry, kept, opened_table
+from tacit.data.cache import entry_folder, load_or_build, open_table
 from tacit.data.catalog import ENTRIES, describe, load, names
 from tacit.data.draws import Array
 from tacit.data.tables import Table
@@ -56,13 +56,13 @@ def cached_images(
     def fill(folder: Path) -> None:
         _write(read(), name, test_fraction, folder)
 
-    return kept(entry(layout, sources, ["images", options]), fill, opened_table)
+    return load_or_build(entry_folder(layout, sources, ["images", options]), fill, open_table)
 
 
 def _write(found: DecodedImages, name: str, test_fraction: float, folder: Path) -> None:
     rows, pixels = len(found.labels), prod(found.shape)
     if not rows:
-        raise InputError(f"{name} has no images: check that the files are the whole ones")
+        raise InputError(f"{name} has no images: check that the files are complete")
     mean, spread = _write_pixels(found, folder / "numeric.npy")
     small = {
         "labels": found.labels.astype(np.int64),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, final, get_args
 import numpy as np
 
 from tacit.data.build import Chunk, Layout, build
-from tacit.data.cache import entry, forget, kept, mapped, read_facts
+from tacit.data.cache import entry_folder, load_or_build, mapped, read_facts, remove_entry
 from tacit.data.draws import Array, bits
 from tacit.data.encoding import Encoding, LabelRule
 from tacit.data.readers import Refuse
@@ -46,7 +46,7 @@ class PartyTable:
     """The rows of one party's file; the arrays are memory-mapped files.
 
     ``ids`` is [N], int64 or text, each once. ``numeric`` is [N, n] float32, scaled;
-    ``categorical`` is [N, c] int32, codes from 0 below ``cardinalities``, the last of which stands
+    ``categorical`` is [N, c] int32, codes from 0 below ``cardinalities``, the last of which is
     for values that the training file did not have: ``unseen`` counts its rows per column.
     ``labels`` is [N] int64 below ``classes``; both are None at a feature party, and ``labels``
     also where a file to predict has none. Rows are in the order of the file, or in time order
@@ -90,15 +90,15 @@ class PartyTable:
         return torch.from_numpy(numeric), torch.from_numpy(categorical.astype(np.int64))
 
     def source(self, order: Array) -> Source:
-        """Return the way from positions in a shared order to this party's columns.
+        """Return a function from positions in a shared order to this party's columns.
 
         ``order`` [M] int64 holds, for each position that the parties agreed on, the row here.
         """
-        places = row_numbers(order, name=self.name, size=len(self)).astype(np.int64)
+        row_of = row_numbers(order, name=self.name, size=len(self)).astype(np.int64)
 
         def take(positions: Tensor) -> tuple[Tensor, Tensor]:
             shared = f"the shared order of {self.name}"
-            return self.take(places[row_numbers(positions.numpy(), name=shared, size=len(places))])
+            return self.take(row_of[row_numbers(positions.numpy(), name=shared, size=len(row_of))])
 
         return take
 
@@ -120,12 +120,14 @@ def load_party(
     this one table, it is kept there and nowhere else.
     """
     file = _file_of(path, role, encoding)
-    return kept(file.entry(own_cache), file.fill, file.open, alone=own_cache is not None)
+    return load_or_build(
+        file.entry(own_cache), file.fill, file.open, exclusive=own_cache is not None
+    )
 
 
 def forget_party(path: str | Path, *, role: Role) -> bool:
     """Remove what the user's cache holds of a party's file; return whether there was anything."""
-    return forget(_file_of(path, role, None).entry(None))
+    return remove_entry(_file_of(path, role, None).entry(None))
 
 
 def _file_of(path: str | Path, role: Role, encoding: Encoding | None) -> _PartyFile:
@@ -227,7 +229,7 @@ def _fitted(schema: Schema, encoding: Encoding, path: Path) -> Schema:
 @final
 @dataclass(frozen=True)
 class _PartyFile:
-    """A file on its way into the cache and out of it."""
+    """A party's file with what decides how it is read, and its entry in the cache."""
 
     path: Path
     role: Role
@@ -240,13 +242,13 @@ class _PartyFile:
         return self.schema.layout(self.path.name)
 
     def entry(self, within: Path | None) -> Path:
-        """Return where what was read is kept."""
+        """Return the folder of the file's entry in the cache."""
         options = {
             "role": self.role,
             "schema": asdict(self.schema),
             "encoding": _digest(self.encoding),
         }
-        return entry(self.layout, [self.path], options, within=within)
+        return entry_folder(self.layout, [self.path], options, within=within)
 
     def fill(self, folder: Path) -> None:
         """Build an entry: the arrays, and what training or the encoding says about them."""
@@ -271,7 +273,7 @@ class _PartyFile:
         (folder / "party.json").write_text(text, encoding="utf-8")
 
     def open(self, folder: Path) -> PartyTable | None:
-        """Return the table of an entry without reading its arrays, or None if it is not whole."""
+        """Return the table of an entry without reading its arrays, or None if it is incomplete."""
         try:
             rows = read_facts(folder, "table.json")["rows"]
             party = read_facts(folder, "party.json")
@@ -300,7 +302,7 @@ class _PartyFile:
         return LabelRule(self.schema.label, self.schema.positive, facts["classes"])
 
     def _chunks(self, refusals: list[Refuse]) -> Iterator[Chunk]:
-        """Yield the checked rows, and keep the way to refuse a row by its place in the file."""
+        """Yield the checked rows, and keep each chunk's function that refuses a row."""
         for refuse, chunk in chunks_of(self.path, self.schema):
             refusals.append(refuse)
             _check_ids(chunk, refuse, str(self.schema.id))
@@ -350,15 +352,15 @@ def first_repeat(ids: Array) -> tuple[int, int] | None:
     True
     """
     keys = np.asarray(ids) if ids.dtype.kind == "i" else _hashes(ids)
-    place = np.argsort(keys, kind="stable")
-    ordered = keys[place]
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
     seen: dict[object, int] = {}
     last = -2
     for at in again.tolist():
         if at != last + 1:
-            seen = {ids[place[at]].item(): int(place[at])}
-        last, row = at, int(place[at + 1])
+            seen = {ids[order[at]].item(): int(order[at])}
+        last, row = at, int(order[at + 1])
         earlier = seen.setdefault(ids[row].item(), row)
         if earlier != row:
             return earlier, row
@@ -366,7 +368,7 @@ def first_repeat(ids: Array) -> tuple[int, int] | None:
 
 
 def _hashes(ids: Array) -> Array:
-    """Return the sum of each id's characters, each times a random odd number of its place."""
+    """Return the sum of each id's characters, each times a random odd number for its position."""
     width = ids.dtype.itemsize // 4
     factors = bits(max(1, width), "ids") | np.uint64(1)
     hashes = np.zeros(len(ids), dtype=np.uint64)

@@ -151,7 +151,7 @@ def _cast(column: Arrow, kind: Arrow, refuse: Refuse, rule: str, *, safe: bool =
 @final
 @dataclass(frozen=True)
 class TextFile:
-    """A text table: with ``names`` it has no header; unquoted, a quote is a character like any."""
+    """A text table: with ``names`` it has no header; unquoted, quotes are plain characters."""
 
     path: Path
     delimiter: str = ","
@@ -169,7 +169,7 @@ class TextFile:
             raise InputError(f"{self.path} cannot be read: {error}") from error
         twice = sorted({name for name in header if header.count(name) > 1})
         if twice:
-            raise InputError(f"{self.path}, line 1: column {twice[0]!r} is there twice: rename one")
+            raise InputError(f"{self.path}, line 1: column {twice[0]!r} occurs twice: rename one")
         if not header:
             raise InputError(f"{self.path} is empty: get the file again")
         return header
@@ -184,7 +184,7 @@ class TextFile:
                 )
 
     def batches(self, wanted: tuple[str, ...]) -> Iterator[tuple[Refuse, Arrow]]:
-        """Yield record batches of the wanted columns as text, each with its way to refuse a row."""
+        """Yield record batches of the wanted columns as text, each with its ``refuse``."""
         self.require(wanted)
         if not self.path.stat().st_size:
             raise InputError(f"{self.path} is empty: get the file again")

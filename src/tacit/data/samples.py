@@ -89,7 +89,7 @@ def write_party_sample(
     paths = folder / "features.csv", folder / "labels.csv"
     for path in (*paths, *map(schema_path, paths)):
         if path.exists():
-            raise InputError(f"{path} is there already: remove it or name another folder")
+            raise InputError(f"{path} exists already: remove it or name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     columns = _columns(rows, seed)
     common = round(rows * overlap)
@@ -105,7 +105,7 @@ def write_party_sample(
 
 
 def _columns(rows: int, seed: int) -> dict[str, Arrow]:
-    """Return every column of the generated rows as it stands in a file."""
+    """Return every column of the generated rows as it is written to a file."""
     blocks = list(ads_rows(rows, seed=seed))
     numeric = np.concatenate([block.numeric for block in blocks])
     codes = np.concatenate([block.categorical for block in blocks])

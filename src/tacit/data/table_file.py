@@ -42,7 +42,7 @@ def load_file(
 
 
 def existing(path: str | Path) -> Path:
-    """Return the path of a file that is there."""
+    """Return the path of a file; refuse one that does not exist."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"there is no file {path}: check the path")
@@ -50,7 +50,7 @@ def existing(path: str | Path) -> Path:
 
 
 def chunks_of(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Chunk]]:
-    """Yield the rows of a file, each chunk with its way to refuse one of its rows."""
+    """Yield the rows of a file, each chunk with a function that refuses one of its rows."""
     read = _from_parquet if path.suffix == ".parquet" else _from_text
     for refuse, batch in read(path, schema):
         yield refuse, _chunk(batch, refuse, schema)
@@ -65,7 +65,7 @@ def columns_of(path: Path) -> tuple[str, ...]:
 
 
 def _refuse_party(path: Path, schema: Schema) -> None:
-    """Refuse the file of one party, from which alone nothing can be learned."""
+    """Refuse the file of one party, which lacks labels or features."""
     if schema.label is None:
         raise InputError(
             f"{path}: this file has no label: it is a feature party's; use it with tacit party, "

@@ -36,7 +36,7 @@ class Interval(NamedTuple):
 def bootstrap_u(by_class: ClassScores, *, rng: np.random.Generator, resamples: int) -> Floats:
     """Return the U statistic of ``resamples`` draws with replacement within each class.
 
-    Where a positive stands among the negatives never changes, only how often each is drawn: every
+    The rank of a positive among the negatives never changes, only how often each is drawn: every
     resample costs two counts and one running sum.
     """
     below = by_class.negatives.searchsorted(by_class.positives, "left")

@@ -51,7 +51,7 @@ def leak_auc(scores: Values, labels: Values) -> float:
 def quantile_over_steps(values: Values, q: float = 0.95) -> float:
     """Return the ``q`` quantile of one number per step, interpolated linearly.
 
-    The 95% quantile stands for the most leaking step without resting on a single one.
+    The 95% quantile shows the steps that leak most without depending on a single one.
 
     References:
         Li et al. (ICLR 2022), section 5.2.

@@ -81,7 +81,7 @@ class AdsRows:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _World:
+class _Population:
     """The constants of the population: cumulative frequencies and effects."""
 
     frequencies: tuple[Array, ...]
@@ -171,29 +171,29 @@ def _features(*key: str | int) -> tuple[Array, Array]:
     """Return a full block of standard normal numbers and category codes."""
     latent = normals(_BLOCK * len(NUMERIC), *key, "numeric").reshape(_BLOCK, -1)
     draws = uniforms(_BLOCK * len(CATEGORICAL), *key, "categorical").reshape(-1, _BLOCK)
-    codes = [np.searchsorted(f, u) for f, u in zip(_world().frequencies, draws, strict=True)]
+    codes = [np.searchsorted(f, u) for f, u in zip(_population().frequencies, draws, strict=True)]
     return latent, np.column_stack(codes).astype(np.int32)
 
 
 def _score(latent: Array, codes: Array) -> Array:
-    world = _world()
+    population = _population()
     score: Array = latent @ np.array(_SLOPES)
-    for effect, column in zip(world.effects, codes.T, strict=True):
+    for effect, column in zip(population.effects, codes.T, strict=True):
         score += effect[column]
     device, ad_format, shop = (
-        codes[:, _place(c)] for c in ("device", "ad_format", "shop_category")
+        codes[:, _column(c)] for c in ("device", "ad_format", "shop_category")
     )
     score += 0.9 * latent[:, 0] * latent[:, 1]
-    score += world.device_slopes[device] * latent[:, 2]
-    return score + world.pairs[ad_format, shop]
+    score += population.device_slopes[device] * latent[:, 2]
+    return score + population.pairs[ad_format, shop]
 
 
-def _place(name: str) -> int:
+def _column(name: str) -> int:
     return list(CATEGORICAL).index(name)
 
 
 @lru_cache(maxsize=1)
-def _world() -> _World:
+def _population() -> _Population:
     frequencies = []
     for size, skew in zip(CATEGORICAL.values(), _SKEW, strict=True):
         weights = 1.0 / np.arange(1, size + 1) ** skew
@@ -204,7 +204,7 @@ def _world() -> _World:
     ]
     shape = CATEGORICAL["ad_format"], CATEGORICAL["shop_category"]
     pairs = 0.9 * normals(math.prod(shape), "ads world", "pairs").reshape(shape)
-    return _World(tuple(frequencies), tuple(effects), np.array((-0.8, 0.1, 0.9)), pairs)
+    return _Population(tuple(frequencies), tuple(effects), np.array((-0.8, 0.1, 0.9)), pairs)
 
 
 @lru_cache(maxsize=8)

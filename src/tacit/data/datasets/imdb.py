@@ -65,21 +65,21 @@ def _counted(path: Path) -> Iterator[Chunk]:
     reviews = list(_from_folder(path) if path.is_dir() else _from_csv(path))
     counts = Counter(word for training, _, words in reviews if training for word in words)
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[:_WORDS]
-    place = {word: at for at, word in enumerate(frequent)}
+    column_of = {word: at for at, word in enumerate(frequent)}
     for at in range(0, len(reviews), _ROWS):
         part = reviews[at : at + _ROWS]
         yield Chunk(
-            numeric=_mark([words for _, _, words in part], place),
+            numeric=_mark([words for _, _, words in part], column_of),
             categorical=(),
             labels=np.array([label for _, label, _ in part], dtype=np.int64),
             test=np.array([not training for training, _, _ in part]),
         )
 
 
-def _mark(texts: list[list[str]], place: dict[str, int]) -> Array:
+def _mark(texts: list[list[str]], column_of: dict[str, int]) -> Array:
     marks = np.zeros((len(texts), _WORDS))
     for row, words in enumerate(texts):
-        marks[row, [place[word] for word in set(words) if word in place]] = 1.0
+        marks[row, [column_of[word] for word in set(words) if word in column_of]] = 1.0
     return marks
 
 

@@ -31,7 +31,7 @@ _FOLDERS = ("jpeg/train", "train", "jpeg", "images", ".")
 def isic(files: Sequence[Path]) -> Table:
     """Return ISIC 2020: all melanomas, nine times as many other lesions, drawn once and for all.
 
-    The file is the challenge's ``train.csv``; the JPEG files lie beside it in ``jpeg/train``.
+    The file is the challenge's ``train.csv``; the JPEG files are beside it in ``jpeg/train``.
     """
     (path,) = files
     folder = _folder(path)
@@ -48,9 +48,9 @@ def ham10000(files: Sequence[Path]) -> Table:
 
 
 def _folder(path: Path) -> Path:
-    for place in _FOLDERS:
-        if next((path.parent / place).glob("*.jpg"), None) is not None:
-            return path.parent / place
+    for folder in _FOLDERS:
+        if next((path.parent / folder).glob("*.jpg"), None) is not None:
+            return path.parent / folder
     raise InputError(
         f"there are no .jpg images beside {path}: put them in {path.parent / _FOLDERS[0]}"
     )
@@ -127,7 +127,7 @@ def _decode(opened: Callable[..., Any], path: Path) -> Array:
             image.draft("RGB", (2 * _SIDE, 2 * _SIDE))
             small = image.convert("RGB").resize((_SIDE, _SIDE), 2)  # bilinear
     except FileNotFoundError:
-        raise InputError(f"{path} is not here: the table names it, get the missing image") from None
+        raise InputError(f"{path} does not exist: get the image that the table names") from None
     except Exception as error:
         raise InputError(f"{path} cannot be decoded ({error}): get it again") from error
     return np.asarray(small, dtype=np.uint8).transpose(2, 0, 1)
