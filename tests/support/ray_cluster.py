@@ -1,7 +1,7 @@
 """A Ray cluster of two nodes in a network of its own, and a sweep on it; run by its test.
 
-``unshare -n ... python ray_cluster.py FOLDER [FLAG...]``: only loopback is there, so no other machine can
-reach the cluster; whoever could would need the token.
+``unshare -n ... python ray_cluster.py FOLDER [FLAG...]``: only loopback is there, so no other
+machine can reach the cluster; whoever could would need the token.
 """
 
 import contextlib
