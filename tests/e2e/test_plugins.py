@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,8 @@ def entry_points(folder, **entries):
 
 
 def test_installed_plugins_are_there_without_a_flag(tmp_path):
-    site = entry_points(tmp_path / "site", median_noise="tacit_median_noise", far="tacit_far")
+    about = tomllib.loads((EXAMPLES / "pyproject.toml").read_text())["project"]
+    site = entry_points(tmp_path / "site", **about["entry-points"]["tacit.plugins"])
     path = (site, EXAMPLES)
     assert "median_noise" in listed("protections", path=path)
     assert "far" in listed("attacks", path=path)

@@ -38,9 +38,10 @@ def _registries_as_they_were(monkeypatch):
     tables = plugins._tables()
     before = [dict(table) for table in tables]
     monkeypatch.setattr(plugins, "_files", {})
-    monkeypatch.setattr(plugins, "_installed", set())
+    plugins.load_installed.cache_clear()
     modules = set(sys.modules)
     yield
+    plugins.load_installed.cache_clear()
     for table, old in zip(tables, before, strict=True):
         table.clear()
         table.update(old)
@@ -250,11 +251,12 @@ def test_a_broken_package_is_named(source, rule, tmp_path, monkeypatch):
         (tmp_path / "broken_plugin.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     before = names()
-    with pytest.raises(UsageError) as caught:
-        plugins.load_installed()
-    assert str(caught.value).startswith("plug-in mine of the package mine: ")
-    assert rule in str(caught.value)
-    assert names() == before
+    for _ in range(2):
+        with pytest.raises(UsageError) as caught:
+            plugins.load_installed()
+        assert str(caught.value).startswith("plug-in mine of the package mine: ")
+        assert rule in str(caught.value)
+        assert names() == before
 
 
 def test_the_text_of_a_plugin_is_part_of_the_key_of_trials_that_use_it(tmp_path):
