@@ -1,4 +1,4 @@
-"""An attack of one's own: ``tacit audit RUN --plugin tacit_far.py --attacks far``."""
+"""An attack of one's own: ``tacit audit RUN --plugin FILE --attacks far``."""
 
 from dataclasses import dataclass
 from typing import final

@@ -1,4 +1,4 @@
-"""A protection of one's own: ``tacit train --plugin tacit_median_noise.py ...``."""
+"""A protection of one's own: ``tacit train --plugin FILE --protect "median_noise(t=1)"``."""
 
 import math
 from dataclasses import dataclass

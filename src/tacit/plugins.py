@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +62,6 @@ def _digest(source: str) -> str:
 
 
 _files: dict[str, Plugin] = {}
-_installed: set[str] = set()
 
 
 def loaded_files() -> tuple[Plugin, ...]:
@@ -110,19 +110,17 @@ def load_source(path: str, source: str, *, where: str = "") -> Plugin:
     return _files.setdefault(digest, Plugin(path=path, source=source, names=frozenset(names)))
 
 
+@cache
 def load_installed() -> None:
     """Import the module of every entry point of the group, once in a process."""
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
-        if entry.value not in _installed:
+        if entry.module not in sys.modules:  # else whoever runs this has imported it
             _load_entry(entry)
-            _installed.add(entry.value)
 
 
 def _load_entry(entry: EntryPoint) -> None:
     package = entry.dist.name if entry.dist is not None else entry.module
     where = f"plug-in {entry.name} of the package {package}"
-    if entry.module in sys.modules:  # imported, and so registered, by whoever runs this
-        return
 
     def find() -> str | None:
         found = importlib.util.find_spec(entry.module)
@@ -131,11 +129,15 @@ def _load_entry(entry: EntryPoint) -> None:
         get_source: Callable[[str], str | None] | None = getattr(found.loader, "get_source", None)
         return None if get_source is None else get_source(entry.module)
 
-    with _registering(where):
-        source = _guarded(find, where, "")
-        if source is not None:
-            _check_source(source, where)
-        _guarded(lambda: importlib.import_module(entry.module), where, "")
+    try:
+        with _registering(where):
+            source = _guarded(find, where, "")
+            if source is not None:
+                _check_source(source, where)
+            _guarded(lambda: importlib.import_module(entry.module), where, "")
+    except UsageError:
+        sys.modules.pop(entry.module, None)
+        raise
 
 
 def _check_source(source: str, where: str) -> None:

@@ -14,14 +14,14 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re
 
 def test_readme_code_runs(capsys):
     assert len(BLOCKS) == 3
-    known = dict(PROTECTIONS._entries)
+    known = dict(PROTECTIONS.entries)
     space: dict[str, object] = {}
     try:
         for block in BLOCKS:
             exec(compile(block, "README.md", "exec"), space)  # noqa: S102 - our own README
     finally:
-        PROTECTIONS._entries.clear()
-        PROTECTIONS._entries.update(known)
+        PROTECTIONS.entries.clear()
+        PROTECTIONS.entries.update(known)
     out = capsys.readouterr().out
     assert re.search(r"cosine\s+leak AUC 0\.\d+ \[0\.\d+, 0\.\d+\]", out)
     assert "covariance uI" in out

@@ -1,7 +1,7 @@
 """A Ray cluster of two nodes in a network of its own, and a sweep on it; run by its test.
 
-``unshare -n ... python ray_cluster.py FOLDER``: only loopback is there, so no other machine can
-reach the cluster; whoever could would need the token.
+``unshare -n ... python ray_cluster.py FOLDER [FLAG...]``: only loopback is there, so no other
+machine can reach the cluster; whoever could would need the token.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def wait_for(log, process, text="Ray runtime started"):
         time.sleep(0.05)
 
 
-def main(folder):
+def main(folder, *words):
     loopback_up()
     os.environ.update(
         RAY_AUTH_MODE="token",
@@ -94,6 +94,7 @@ def main(folder):
                     "--address",
                     f"127.0.0.1:{PORT}",
                     "--json",
+                    *words,
                 ],
                 check=False,
                 capture_output=True,
@@ -104,4 +105,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -381,8 +381,8 @@ def newcomers():
     ATTACKS.register("coin_of_the_test")(Coin)
     PROTECTIONS.register("louder_of_the_test")(Louder)
     yield
-    del ATTACKS._entries["coin_of_the_test"]
-    del PROTECTIONS._entries["louder_of_the_test"]
+    del ATTACKS.entries["coin_of_the_test"]
+    del PROTECTIONS.entries["louder_of_the_test"]
 
 
 def test_newcomers_appear_beyond_without_an_edit(newcomers):

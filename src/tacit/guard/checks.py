@@ -1,4 +1,4 @@
-"""What a release must pass before it is handed out, and what may be claimed of it."""
+"""The checks that every release must pass, and what may be claimed of it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _noise(result: Tensor, given: Tensor, *, unit: float, grid: float) -> tuple[
     """Return the squared length of all noise and the longest row's, in units of ``unit``.
 
     Refuses values that are no finite multiples of ``grid``, if it is positive: their last bits
-    would tell.
+    would show the size of the gradient.
     """
     squares, off = np.empty(len(result)), np.zeros(1, dtype=np.int64)
     compare(result.numpy(), given.numpy(), unit, grid or 1.0, squares, off)

@@ -206,8 +206,8 @@ class Guard:
     def to_state(self) -> State:
         """Return a copy of what later releases depend on besides the key, as a checkpoint takes it.
 
-        The last step and what stands for its content, what the protection remembers, and
-        ``counts``; neither key nor labels. Ledger and label guard have states of their own. Class
+        The last step and digests of its content, what the protection remembers, and ``counts``;
+        neither key nor labels. Ledger and label guard have states of their own. Class
         statistics are in it: it stays with the label party.
         """
         return pack(self._last, self.counts, spec=self._spec, key=self._key, types=self._types)
@@ -234,7 +234,7 @@ class Guard:
         return self.label_guard
 
     def _checked(self, cut: Cut, batch: Batch, draft: Draft, step: int) -> Release:
-        """Return a draft as it will leave, or refuse it."""
+        """Return a draft as the release that will be sent, or refuse it."""
         grads, grid = self._rounded(cut, draft)
         certificate = self._certify(batch, draft, grads, grid)
         return Release(grads=grads, certificate=certificate, step=step)
@@ -264,7 +264,7 @@ class Guard:
         return probs() if callable(probs) else probs
 
     def _tags(self, cut: Cut, batch: Batch) -> tuple[bytes, ...]:
-        """Return what stands for everything that the noise is keyed by."""
+        """Return keyed digests of everything that the noise depends on."""
         content = (cut.grads, cut.embeddings, self._needed(cut.probs), cut.labels)
         planned = None
         if self.ledger is not None and self._planned():  # it decides what is withheld
@@ -288,7 +288,7 @@ class Guard:
         return asked
 
     def _rounded(self, cut: Cut, draft: Draft) -> tuple[Tensor, float]:
-        """Return the gradients as they will leave, and the step they are multiples of."""
+        """Return the gradients as they will be sent, and the step they are multiples of."""
         if self.protection.identity:
             grads = cut.grads.detach().clone()
             check_untouched(draft.rows.to(grads).view_as(grads), grads)

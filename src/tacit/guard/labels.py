@@ -1,4 +1,4 @@
-"""The guard's side of label mechanisms: labels randomised once, and nothing else let through."""
+"""The guard's side of label mechanisms: labels randomised once, and no others accepted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LabelGuard:
 
     It keeps, per example, the randomised class and the true one under a one-time pad from the label
     secret: enough to refuse a second, different label of an example and labels that are not the
-    randomised ones, and worth nothing without the secret.
+    randomised ones. Without the secret the record tells nothing of true labels.
     """
 
     def __init__(self, spec: str | LabelMechanism, *, classes: int, key: Key) -> None:
@@ -62,7 +62,7 @@ class LabelGuard:
 
     @property
     def tag(self) -> str | None:
-        """What stands for the secret, the randomisation and its plan; None before the first labels.
+        """A digest of the secret, the randomisation and its plan; None before the first labels.
 
         Specs that differ in post-processing only have the same.
         """
@@ -70,7 +70,7 @@ class LabelGuard:
 
     @property
     def secret_tag(self) -> str:
-        """What stands for the label secret alone, to recognise it by; it stays at this party."""
+        """A digest of the label secret alone, to recognise it by; it stays at this party."""
         return self._key.digest(b"label secret tag").hex()
 
     def randomize(
@@ -78,7 +78,7 @@ class LabelGuard:
     ) -> RandomizedLabels:
         """Return the randomised labels, the same for the same ids whenever it is asked.
 
-        A ledger is charged first; what it refuses leaves no trace here.
+        A ledger is charged first; what it refuses is not recorded here.
         """
         examples = Examples.of(ids, self._key)
         classes = _class_numbers(labels, self.classes)

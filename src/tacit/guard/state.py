@@ -39,7 +39,7 @@ class Last:
     Attributes:
         step: its number.
         width: of the cut.
-        tags: what stands for the content that its noise was keyed by.
+        tags: keyed digests of the content that its noise depends on.
         certificate: what was claimed of it.
         before: what each stage remembered when it was made; ``after`` what each does since.
     """
@@ -96,7 +96,7 @@ def noise_key(key: bytes | None, seed: int | None, *, label_secret: bytes | None
 def pack(
     last: Last | None, counts: Mapping[str, int], *, spec: str, key: Key, types: StateTypes
 ) -> State:
-    """Return a copy of all this as arrays and plain values, sealed with the key."""
+    """Return a copy as arrays and plain values, authenticated with the key."""
     held: list[Tensor | npt.NDArray[Any]] = []
     values = {
         "format": _FORMAT,
@@ -143,7 +143,7 @@ def unpack(
 
 
 def _seal(arrays: Arrays, values: dict[str, Any], key: Key) -> str:
-    """Return what stands for the content; only who holds the key can make it."""
+    """Return a message authentication code of the content."""
     forms = {name: [array.dtype.str, *array.shape] for name, array in arrays.items()}
     content = hashlib.sha256(json.dumps([values, forms], sort_keys=True).encode())
     for name in sorted(arrays):
@@ -152,7 +152,7 @@ def _seal(arrays: Arrays, values: dict[str, Any], key: Key) -> str:
 
 
 def _plain(value: object, held: list[Tensor | npt.NDArray[Any]], types: StateTypes) -> Any:  # noqa: ANN401
-    """Return a value as JSON can hold it, and put arrays and tensors aside, each once."""
+    """Return a value as JSON can hold it, and collect arrays and tensors in ``held``, each once."""
     match value:
         case None | str() | bool() | int():
             return value
@@ -177,7 +177,7 @@ def _plain(value: object, held: list[Tensor | npt.NDArray[Any]], types: StateTyp
 
 
 def _restored(item: Any, arrays: Arrays, types: StateTypes) -> object:  # noqa: ANN401
-    """Undo :func:`_plain`; everything is copied, tensors to where torch's own would be."""
+    """Undo :func:`_plain`; everything is copied, tensors into memory that torch allocates."""
     match item:
         case ["float", text]:
             return float.fromhex(text)

@@ -1,4 +1,4 @@
-"""What an architecture is: a recipe for one bottom per feature party and one top.
+"""What an architecture is: how to build one bottom per feature party and one top.
 
 A bottom maps ``(numeric [B, n], categorical [B, c])`` to an embedding ``[B, width]``. The top maps
 the combined cut, and the label party's own columns if it has any, to logits: ``[B]`` for two
@@ -82,8 +82,8 @@ class Architecture(Specified, ABC):
     """A family of models that can be cut after any of its layers.
 
     Subclasses are frozen dataclasses registered in ``MODELS``; their fields are parameters. Weights
-    depend on the seed and on a layer's place only: a party that builds its own part alone gets the
-    weights that the same part has in the whole. They are drawn by
+    depend on the seed and on a layer's position only: a party that builds its own part alone gets
+    the weights that the same part has in the whole. They are drawn by
     ``tacit.nets.initial_weights``, never by torch's generators, whose 32 bits can be searched.
     Parts are built on the CPU.
     """

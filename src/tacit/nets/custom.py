@@ -1,4 +1,4 @@
-"""A split model out of modules that somebody else wrote."""
+"""A split model made of a user's own modules."""
 
 from __future__ import annotations
 

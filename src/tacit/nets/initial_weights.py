@@ -1,9 +1,9 @@
-"""Initial weights that depend on a key and a place in the model, and on nothing else.
+"""Initial weights that depend on a key and a position in the model, and on nothing else.
 
-Every layer draws from a sequence of its own, derived from a 256-bit key and the layer's place. So a
-layer starts the same on whichever side of the cut it lies, whoever builds it and in whatever order,
-on every processor, and torch's generators have no part in it: they keep 32 bits of a seed, so
-whoever can test a guess of the top model's first weights could search them all.
+Every layer draws from a sequence of its own, derived from a 256-bit key and the layer's position.
+So a layer starts the same on whichever side of the cut it lies, whoever builds it and in whatever
+order, on every processor, and torch's generators have no part in it: they keep 32 bits of a seed,
+so whoever can test a guess of the top model's first weights could search them all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Seed: TypeAlias = int | Key
 
 @final
 class WeightDraws:
-    """The random numbers of one place in a model: AES in counter mode under a key of its own.
+    """The random numbers of one position in a model: AES in counter mode under its own key.
 
     >>> WeightDraws(Key.from_seed(7), "layer", 1).uniform(2, 3).shape
     torch.Size([2, 3])
@@ -52,7 +52,7 @@ class WeightDraws:
 
 
 def draws_at(seed: Seed, *place: int | str) -> WeightDraws:
-    """Return the draws of one place in the model; every bit of a seed counts.
+    """Return the draws of one position in the model; every bit of a seed counts.
 
     >>> a, b = draws_at(7, "layer", 1), draws_at(7 + 2**32, "layer", 1)
     >>> bool(torch.equal(a.uniform(3), b.uniform(3)))
@@ -128,7 +128,7 @@ def table(cardinalities: Sequence[int], dim: int, draws: WeightDraws) -> nn.Embe
 
     References:
         Glorot and Bengio 2010, Eq. 16; the Marvell authors' released code starts its embeddings
-        so. torch's own ``N(0, 1)`` drowns the columns in noise that rare values never unlearn: on
+        so. torch's own ``N(0, 1)`` starts them so large that rare values never recover: on
         a Criteo sample (90,000 rows, 316,191 categories) Wide & Deep with the published optimiser
         had a test AUC of 0.64 after 5 epochs with it, and 0.72 with this.
 

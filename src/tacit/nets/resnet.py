@@ -54,9 +54,9 @@ class Stem(Block):
 class _ResidualModule(nn.Module):
     """A residual block.
 
-    ``way`` is a 1 x 1 convolution of stride 1 over every ``stride``-th pixel, which is what a
-    strided one computes. Strided itself, with a batch in ``channels_last`` and fewer than 8
-    channels, oneDNN's AVX2 kernel (torch 2.13.0) writes past its buffer in the backward pass.
+    ``way``, the shortcut, is a 1 x 1 convolution of stride 1 over every ``stride``-th pixel, which
+    is what a strided one computes. Strided itself, with a batch in ``channels_last`` and fewer than
+    8 channels, oneDNN's AVX2 kernel (torch 2.13.0) writes past its buffer in the backward pass.
     """
 
     def __init__(

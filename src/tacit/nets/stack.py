@@ -62,7 +62,7 @@ class Stack:
 
 @final
 class Dense(nn.Module):
-    """A linear function, a term from elsewhere if there is one, and an activation.
+    """A linear function, plus a given term if there is one, and an activation.
 
     ``out = activation(W x + b + extra)``
 

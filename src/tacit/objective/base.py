@@ -1,4 +1,4 @@
-"""What an objective is: the label party's way from embeddings and labels to cut gradients."""
+"""What an objective is: how the label party makes cut gradients of embeddings and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Objective(Specified, ABC):
 
     @abstractmethod
     def learner(self, setting: Setting) -> Learner:
-        """Return this objective at work on a top model."""
+        """Return what trains a top model by this objective."""
 
     @abstractmethod
     def probabilities(self, outputs: Tensor) -> Tensor:

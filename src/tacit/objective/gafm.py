@@ -105,7 +105,7 @@ class Gafm(Objective):
         return Adversarial(play, setting, key=setting.key, claim=CLAIM)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the generator's own, whichever way they run."""
+        """Return the generator's own probabilities, before they are oriented."""
         return torch.sigmoid(outputs)
 
 

@@ -46,7 +46,7 @@ class WeightSnapshot:
         ]
 
     def restore(self) -> None:
-        """Put everything back where it was."""
+        """Restore the weights and the state of the optimisers."""
         with torch.no_grad():
             for value, before in self._values:
                 value.copy_(before)
@@ -64,7 +64,7 @@ _MEMORY = 0.9
 @final
 @dataclass(frozen=True, kw_only=True)
 class Play:
-    """The rules of the game: the parameters of ``gafm``, all of them settled."""
+    """The parameters of ``gafm``, each with a value."""
 
     delta: float
     sigma: float
@@ -204,13 +204,13 @@ class Adversarial(Learner):
         return total
 
     def undo(self) -> None:
-        """Put both models back to where they were before the step that was begun."""
+        """Restore both models as they were before the step that was begun."""
         if self._before is not None:
             self._before.restore()
         self._before = None
 
     def update(self) -> float:
-        """Let the step that was begun stand."""
+        """Keep what the step that was begun has trained."""
         if self._before is None:
             raise ReleaseError("update was called before a step was begun")
         self._before = None
@@ -222,7 +222,7 @@ class Adversarial(Learner):
         return self._play.orient and float(self.discriminator.lean) < 0
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the generator's predictions, turned around where they ran the wrong way."""
+        """Return the generator's predictions, oriented by the labels in use."""
         return torch.sigmoid(-outputs if self.flipped else outputs)
 
     def record(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An objective at work: it gives the gradient at the cut, and then updates the top model."""
+"""How an objective trains: it gives the gradient at the cut, then updates the top model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def clear_grads(optimizer: torch.optim.Optimizer) -> None:
-    """Forget all gradients: what ``zero_grad`` does, at a fifth of its price."""
+    """Drop all gradients, as ``zero_grad`` does, in a fifth of its time."""
     for group in optimizer.param_groups:
         for weight in group["params"]:
             weight.grad = None
@@ -27,14 +27,14 @@ def clear_grads(optimizer: torch.optim.Optimizer) -> None:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setting:
-    """What an objective works on.
+    """What an objective is given to train with.
 
     Attributes:
         top: the label party's model.
         optimizer: of the top model; an objective with a model of its own trains it by the same
             learning rate.
         labels: of all examples, true or randomised; nothing else is known about them here.
-        width: of the combined cut; None where nobody knows it yet.
+        width: of the combined cut; None where it is not known yet.
         key: what an objective draws from, if it draws at all.
         first_steps: how many steps the first pass over the examples has.
         early: whether the gradient at the cut is wanted before the weights' own.
@@ -145,7 +145,7 @@ class SupervisedLearner(Learner):
         return cut.grad
 
     def undo(self) -> None:
-        """Forget the loss: nothing was changed."""
+        """Drop the loss: nothing was changed."""
         self._loss = None
 
     def update(self) -> float:
@@ -160,5 +160,5 @@ class SupervisedLearner(Learner):
         return float(loss.detach())
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Return the objective's own."""
+        """Return the probabilities by the objective."""
         return self._objective.probabilities(outputs)

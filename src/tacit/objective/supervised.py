@@ -25,7 +25,7 @@ class BinaryCrossEntropy(Loss):
     """Binary cross-entropy of one logit per example.
 
     ``log(1 + exp(-l)) + (1 - y) l``, so the gradient at the logit is ``p - y``: linear in y, which
-    may be any number, such as a debiased randomised label. Below 0 and above 1 it pulls only until
+    may be any number, such as a debiased randomised label. Below 0 and above 1 it acts only until
     the probability of the class with the negative share is ``e^-10``: the loss has a lower bound.
 
     References:
@@ -62,7 +62,7 @@ class CrossEntropy(Loss):
 
     ``-log softmax(l)[y]``, or ``-sum over k of t_k log softmax(l)[k]`` for soft targets ``[B, C]``;
     where these sum to one, the gradient at the logits is ``softmax(l) - t``. A negative ``t_k``
-    pulls only until the probability of its class is ``e^-10``: the loss has a lower bound.
+    acts only until the probability of its class is ``e^-10``: the loss has a lower bound.
 
     >>> loss = CrossEntropy().loss(torch.zeros(2, 4), torch.tensor([0, 3]))
     >>> round(float(loss), 4)
@@ -111,8 +111,8 @@ class Forward(Loss):
     the probability that a label was kept and q that of each other class.
 
     Guarantee: the expected loss is least where P is the clean class distribution, and the loss is
-    never above ``-log q``: a flipped label that the model does not believe pulls at it with bounded
-    strength. Says nothing about privacy, which the flips alone decide.
+    never above ``-log q``: the gradient of a flipped label is bounded too.
+    Says nothing about privacy, which the flips alone decide.
 
     References:
         Patrini et al., "Making Deep Neural Networks Robust to Label Noise" (CVPR 2017), forward
@@ -163,7 +163,7 @@ class Forward(Loss):
 
 
 def corrected(objective: Objective, flips: Flips | None) -> Objective:
-    """Return the objective for randomised labels: as it is, unless the flips are its business.
+    """Return the objective for randomised labels: as it is, unless it has to correct for the flips.
 
     >>> from tacit.objective import get
     >>> str(corrected(get("ce"), None))

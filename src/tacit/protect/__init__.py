@@ -1,4 +1,4 @@
-"""Protections: what turns a cut gradient into something safer to release."""
+"""Protections: transformations of a cut gradient into a release that tells less of the labels."""
 
 # ruff: noqa: I001 - protections are listed in the order in which they are imported here
 from tacit.protect.noise_terms import Along, Isotropic, Shaped

@@ -78,7 +78,7 @@ class Batch:
         return found
 
     def scale(self, exponent: int) -> float:
-        """Return the unit of statistics that may be another batch's: never too small for this."""
+        """Return the unit of statistics of this or another batch, never below this batch's own."""
         return 2.0 ** max(exponent, exponent if self.exponent is None else self.exponent)
 
     @classmethod
@@ -185,13 +185,13 @@ class Protection(Specified, ABC, Generic[M]):
         """Return the noise for this batch, given what earlier batches left in memory."""
 
     def classes_seen(self, memory: M | None) -> int:  # noqa: ARG002
-        """Return how many classes memory tells of; 2 where it keeps nothing by class."""
+        """Return how many classes memory holds statistics of; 2 where it keeps none by class."""
         return 2
 
     def apply(self, batch: Batch, stream: Stream, memory: object) -> Draft:
         """Return the rows with their noise drawn from the stream."""
         plan = self.plan(batch, memory)  # type: ignore[arg-type]
-        # Also where it is not needed, as long as it might be: it must not show in the time.
+        # Made also where it is not needed, as long as it might be: the time must not tell.
         if not plan.signal or (memory is None and plan.memory is not None):
             stand_in = self.stand_in(batch, stream)
             if stand_in is not None and not plan.signal:
@@ -201,14 +201,14 @@ class Protection(Specified, ABC, Generic[M]):
         return Draft(rows=rows, plans=(plan,), given=(given,), memory=plan.memory)
 
     def stand_in(self, batch: Batch, stream: Stream) -> Plan[M] | None:
-        """Return a plan that looks like that of other batches and holds nothing of any row.
+        """Return a plan that looks like that of other batches and depends on no single row.
 
-        None if the protection has none for made-up rows either, as for a batch of few rows, and for
-        more than two classes: there the mean of one class's gradients would tell which it is.
+        None if simulated rows do not support the protection either, as in a batch of few rows, and
+        for more than two classes: there the mean of one class's gradients would tell which it is.
         """
         if batch.exponent is None or batch.classes > 2:
             return None
-        made = made_up(batch, stream)
+        made = simulated(batch, stream)
         plan = self.plan(made, None)
         if not plan.signal or not plan.noise:
             return None
@@ -243,7 +243,7 @@ def draw(plan: Plan[Any], rows: Tensor, stream: Stream) -> Tensor:
 
 
 def noise_only(batch: Batch, memory: M | None) -> Plan[M]:
-    """Return the plan of last resort: noise at a scale that no label has touched."""
+    """Return a plan of noise without signal, at a scale that does not depend on the labels."""
     std = _COLD_LENGTH * batch.weight / math.sqrt(batch.rows.shape[1])
     return Plan(
         noise=(Isotropic(std=std),),
@@ -255,13 +255,13 @@ def noise_only(batch: Batch, memory: M | None) -> Plan[M]:
     )
 
 
-def made_up(batch: Batch, stream: Stream) -> Batch:
-    """Return a batch of two classes that was drawn, in the size and the span of this one.
+def simulated(batch: Batch, stream: Stream) -> Batch:
+    """Return a simulated batch of two classes, with the size and the span of this one.
 
-    Row i is ``scale (centre of its made-up class + noise)``. The centres are the mean of the
-    gradients' lines ``g / ||g||`` and its opposite, the noise has the lines' covariance; the scale
-    is the power of two nearest to the gradients' median length. With one logit a line is the same
-    for either label up to its sign, so nothing of single examples is in it.
+    Row i is ``scale (centre of its simulated class + noise)``. The centres are the mean of the
+    gradients' directions ``g / ||g||`` and its opposite, the noise has the directions' covariance;
+    the scale is the power of two nearest to the gradients' median length. With one logit a
+    direction is the same for either label up to its sign, so it tells nothing of single examples.
     """
     rows, (count, width) = batch.rows, batch.rows.shape
     length = norms(rows)
@@ -307,7 +307,7 @@ def _count_classes(labels: npt.NDArray[Any], known: int) -> int:
 
 
 def _check_classes(labels: npt.NDArray[Any], classes: int, seen: int) -> None:
-    """Refuse what are no class indices, and two classes that go by other names than 0 and 1."""
+    """Refuse labels that are no class indices, and two classes that are not 0 and 1."""
     low, high = labels.min(), labels.max()
     whole = labels.dtype.kind != "f" or bool((labels == np.floor(labels)).all())
     if not (whole and low >= 0 and high < _MOST_CLASSES):  # NaN is no number, so not this either
@@ -336,11 +336,11 @@ WITHHELD = "noise without signal: the release would have cost more than was plan
 
 
 def without_signal(stage: Protection[Any], batch: Batch, draft: Draft, stream: Stream) -> Draft:
-    """Return a draft of rows and noise that were made up, in place of the gradients and theirs.
+    """Return a draft of simulated rows and noise, in place of the gradients and their noise.
 
-    The noise too: what was planned for the true labels differs by class. Ending the run instead
-    would tell the peer about the labels of this very batch. What the protection remembers is as
-    if the draft had gone out.
+    The noise is replaced too: what was planned for the true labels differs by class. To end the run
+    instead would tell the peer about the labels of this very batch. What the protection remembers
+    is as if the draft had been released.
     """
     last = draft.plans[-1]
     found = stage.stand_in(batch, stream) or noise_only(batch, None)

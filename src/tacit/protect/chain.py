@@ -1,4 +1,4 @@
-"""Protections one after the other."""
+"""Chains: protections that are applied one after the other, also just one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tacit.spec import parse
 @final
 @dataclass(frozen=True)
 class Chain:
-    """Several protections, each applied to what the one before it made; also just one.
+    """Several protections, each applied to the result of the one before it; also just one.
 
     Guarantee: the strongest of the last stage that looks at labels and of all after it; processing
     that looks at the release only cannot undo a bound, a stage that looks at labels again can.

@@ -24,8 +24,8 @@ class MaxNorm(Protection[float]):
     ``g_i' = g_i (1 + N(0, m^2 / ||g_i||^2 - 1))`` with ``m = max ||g||``, so that
     ``E||g_i'||^2 = m^2`` for every row.
 
-    Guarantee: empirical only; the longest row is released as it is, and all rows keep their line,
-    so attacks on directions still work.
+    Guarantee: empirical only; the longest row is released as it is, and all rows keep their
+    direction up to the sign, so attacks on directions still work.
 
     References:
         Technical report, Algorithm 6; Li et al., ICLR 2022, section 4.1. The report's line 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -138,6 +139,19 @@ class ProtectionContract:
             guard = self._guard(1)
             guard.release(self._cut(64, 8, seed=5))
             self._check_not_raw(guard, cut, f"{name}, after an ordinary batch")
+
+    def check_goes_on_after_a_restart(self) -> None:
+        """A guard that is stored and loaded again releases the bytes that the first one would."""
+        cuts = [self._cut(32, 8, seed=seed) for seed in range(6)]
+        hard = list(_hard_batches(cuts[0], self.classes).values())
+        first, second = self._guard(1), self._guard(1)
+        for cut in cuts[:3]:
+            first.release(cut)
+        arrays, values = first.to_state()
+        second.load_state(arrays, json.loads(json.dumps(values)))
+        for cut in (*hard, *cuts[3:]):
+            same = torch.equal(first.release(cut).grads, second.release(cut).grads)
+            assert same, "a guard that was stored and loaded releases something else"
 
     def check_moments(self) -> None:
         """Over many draws the noise has mean zero and exactly the planned covariance."""

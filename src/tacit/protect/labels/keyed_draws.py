@@ -1,4 +1,4 @@
-"""Randomness that belongs to an example: a keyed function of its id, drawn anew at will.
+"""Random numbers of an example: a keyed function of its id, which can be computed again.
 
 ``AES(key of the purpose, id)``: the numbers of an example do not depend on the batch it is in, on
 the order of the examples or on the process, and nothing has to be stored to draw them again.

@@ -103,7 +103,7 @@ class LabelMechanism(Specified, ABC):
         return released
 
     def flips(self, classes: int) -> Flips | None:  # noqa: ARG002
-        """Return the channel that the objective has to push its predictions through, if any."""
+        """Return the flips that the objective has to apply to its predictions, if any."""
         return None
 
 
@@ -120,9 +120,10 @@ class RandomizedResponse(LabelMechanism):
 
     ``correction=debiased`` gives soft targets ``(onehot - q) / (p - q)`` for the loss, with p and q
     the two probabilities above: cross-entropy is linear in its targets, so its gradient is the
-    clean one on average. The targets leave [0, 1]; their pull ends at a probability of ``e^-10``.
-    ``correction=forward`` keeps the classes and pushes the predictions through the same flips
-    (``tacit.objective.Forward``): bounded, and least at the clean class probabilities.
+    clean one on average. The targets leave [0, 1]; their gradient ends where a
+    probability is ``e^-10``. ``correction=forward`` keeps the classes and applies the same flips to
+    the predictions (``tacit.objective.Forward``): bounded, and least at the clean class
+    probabilities.
 
     Guarantee: epsilon label differential privacy of everything that is computed from the
     randomised labels, in any number of epochs. Flips are symmetric on purpose: flipping positives
@@ -149,7 +150,7 @@ class RandomizedResponse(LabelMechanism):
         check_epsilon("rr", self.epsilon)
 
     def randomize(self, labels: Ints, draws: ExampleDraws, *, classes: int, plan: Plan) -> Tensor:  # noqa: ARG002
-        """Toss the coin of each example."""
+        """Keep or replace each label, by the example's own random numbers."""
         coin, which = draws.uniform("rr", 2).T
         other = (which * (classes - 1)).astype(np.int64)
         other += other >= labels
@@ -248,7 +249,7 @@ def keep_probability(epsilon: float, classes: int) -> float:
 
 
 def check_epsilon(owner: str, epsilon: Any) -> None:  # noqa: ANN401 - whatever the caller passed
-    """Refuse an epsilon that is no promise: not positive, not a number, or as good as no flips."""
+    """Refuse an epsilon that is not positive, not a number, or so large that nothing is flipped."""
     rule = (
         f"{owner}: epsilon must be above 0 and at most 30 (from there on no label is ever flipped)"
     )

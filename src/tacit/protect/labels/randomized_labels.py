@@ -1,4 +1,4 @@
-"""Randomised labels as a tensor that remembers whose they are."""
+"""A tensor of randomised labels that keeps the ids of their examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 @final
 class RandomizedLabels(Tensor):
-    """Randomised labels as a tensor that remembers whose they are.
+    """Randomised labels as a tensor that keeps the ids of their examples.
 
     Its values are what the mechanism made of the labels. ``hard`` is one class per example,
     ``targets`` what the loss takes (computed when asked for), ``numbers`` the ids. Picking rows

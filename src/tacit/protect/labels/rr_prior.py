@@ -91,7 +91,7 @@ class PriorResponse(LabelMechanism):
         return tuple(plan)
 
     def randomize(self, labels: Ints, draws: ExampleDraws, *, classes: int, plan: Plan) -> Tensor:
-        """Answer for each example as its stage does."""
+        """Randomise each label among the classes of the example's stage."""
         stage = self._stage(draws)
         answers = np.empty(len(labels), dtype=np.int64)
         for number, likely in enumerate(plan):

@@ -90,7 +90,7 @@ class ClassStatistics:
 
 
 def shows(gap: float, *, s: float | None, resolution: float) -> bool:
-    """Whether a squared mean difference, and ``s`` times it, is more than a release can lose."""
+    """Whether a squared mean difference, and ``s`` times it, is above what rounding removes."""
     return min(1.0, s or 1.0) * gap > max(FLAT, resolution**2)
 
 
@@ -171,7 +171,7 @@ class ClassMeans:
         )
 
     def grown(self, classes: int) -> ClassMeans:
-        """Return the same with room for more classes."""
+        """Return the same for more classes, of which nothing was seen."""
         if (more := classes - len(self.counts)) <= 0:
             return self
         width = self.means.shape[1]

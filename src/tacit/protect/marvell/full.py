@@ -43,7 +43,7 @@ class FullNoise:
 
     @classmethod
     def of(cls, found: ClassCovariances, solved: FullSolution) -> FullNoise | None:
-        """Return the noise that has the solved covariances, laid out as it is after a restart.
+        """Return the noise that has the solved covariances, in the memory layout of a restored one.
 
         None where rounding has left one of them without a square root.
         """

@@ -60,12 +60,12 @@ class _ClassGeometry:
 
     @classmethod
     def of(cls, batch: Batch, found: Moments, memory: ClassMeans) -> _ClassGeometry | None:
-        """Return the scene of a batch; None if a class in it is unknown or all means are equal."""
+        """Return the geometry of a batch; None if a class is unknown or all means are equal."""
         fresh = (found.counts >= 2) & (batch.exponent is not None)
-        scene = cls._made(found, memory, fresh) if fresh.any() else None
-        if scene is None or scene.gap.gap <= FLAT:
-            scene = cls._made(found, memory, np.zeros_like(fresh))
-        return None if scene is None or scene.gap.gap <= FLAT else scene
+        geometry = cls._made(found, memory, fresh) if fresh.any() else None
+        if geometry is None or geometry.gap.gap <= FLAT:
+            geometry = cls._made(found, memory, np.zeros_like(fresh))
+        return None if geometry is None or geometry.gap.gap <= FLAT else geometry
 
     @classmethod
     def _made(
@@ -106,20 +106,24 @@ def plan_many(
     memory = memory or ClassMeans.nothing(batch.classes, width)
     memory = memory.grown(batch.classes)
     found = Moments.of(batch, classes=len(memory.counts))
-    scene = _ClassGeometry.of(batch, found, memory)
+    geometry = _ClassGeometry.of(batch, found, memory)
     if batch.exponent is not None:
-        memory = memory.after(found, only_new=scene is None)
-    if scene is None:
+        memory = memory.after(found, only_new=geometry is None)
+    if geometry is None:
         return noise_only(batch, memory)
-    return (_full if full else _shared)(batch, scene, memory, s, target)
+    return (_full if full else _shared)(batch, geometry, memory, s, target)
 
 
 def _shared(
-    batch: Batch, scene: _ClassGeometry, memory: ClassMeans, s: float | None, target: float | None
+    batch: Batch,
+    geometry: _ClassGeometry,
+    memory: ClassMeans,
+    s: float | None,
+    target: float | None,
 ) -> Plan[Any]:
     """Plan noise in the span of the class means only, the same for all rows."""
-    gap, means = scene.gap, scene.gap.coordinates(scene.means)
-    there = torch.full_like(gap.roots, scene.u)
+    gap, means = geometry.gap, geometry.gap.coordinates(geometry.means)
+    there = torch.full_like(gap.roots, geometry.u)
     if s is not None:
         variance = fill(gap.roots, there, power=s * gap.gap)
     else:
@@ -127,41 +131,45 @@ def _shared(
     if float(variance.sum()) <= 0.0:  # a target met without noise would release what it protects
         variance = fill(gap.roots, there, power=gap.gap)
     stds = variance.sqrt()
-    worst, a, b = worst_pair(means[torch.from_numpy(scene.inside)], stds.square() + scene.u)
+    worst, a, b = worst_pair(means[torch.from_numpy(geometry.inside)], stds.square() + geometry.u)
     part = Shaped(
-        scale=2.0**scene.exponent,
+        scale=2.0**geometry.exponent,
         cores=torch.diag(stds).unsqueeze(0),
         owner=torch.zeros(len(batch.rows), dtype=torch.int64),
         basis=gap.basis,
     )
-    return _plan((part,), scene, memory, s, _SHARED, (worst, a, b))
+    return _plan((part,), geometry, memory, s, _SHARED, (worst, a, b))
 
 
 def _full(
-    batch: Batch, scene: _ClassGeometry, memory: ClassMeans, s: float | None, target: float | None
+    batch: Batch,
+    geometry: _ClassGeometry,
+    memory: ClassMeans,
+    s: float | None,
+    target: float | None,
 ) -> Plan[Any]:
     """Plan noise that makes the class covariances equal, and covers, besides hiding the means."""
-    inside = torch.from_numpy(scene.inside)
-    names = scene.classes[scene.inside]
-    span = Span.of(batch, names, means=scene.means, exponent=scene.exponent)
-    gap = between(span.means, scene.weights)
-    fractions = scene.weights[inside] / scene.weights[inside].sum()
+    inside = torch.from_numpy(geometry.inside)
+    names = geometry.classes[geometry.inside]
+    span = Span.of(batch, names, means=geometry.means, exponent=geometry.exponent)
+    gap = between(span.means, geometry.weights)
+    fractions = geometry.weights[inside] / geometry.weights[inside].sum()
     solved = solve_many_full(
         gap=gap,
         means=span.means[inside],
         covs=span.covs,
         fractions=fractions,
         width=batch.rows.shape[1],
-        power=None if s is None else s * scene.gap.gap,
+        power=None if s is None else s * geometry.gap.gap,
         sum_kl=target,
     )
-    scale = 2.0**scene.exponent
+    scale = 2.0**geometry.exponent
     outside = math.sqrt(solved.outside)
     parts: list[Part] = [Isotropic(std=outside * scale)] if outside > 0 else []
     owner = torch.from_numpy(np.searchsorted(names, batch.owner))
     cores = torch.stack([_core(noise) for noise in solved.noise])
     parts.append(Shaped(scale=scale, cores=cores, owner=owner, basis=span.basis))
-    return _plan(tuple(parts), scene, memory, s, _OWN, (solved.sum_kl, *solved.pair))
+    return _plan(tuple(parts), geometry, memory, s, _OWN, (solved.sum_kl, *solved.pair))
 
 
 def _core(noise: Tensor) -> Tensor:
@@ -175,22 +183,22 @@ def _core(noise: Tensor) -> Tensor:
 
 def _plan(
     parts: tuple[Part, ...],
-    scene: _ClassGeometry,
+    geometry: _ClassGeometry,
     memory: ClassMeans,
     s: float | None,
     shape: str,
     worst: tuple[float, int, int],
 ) -> Plan[Any]:
     value, a, b = worst
-    present = scene.classes[scene.inside]
-    rows = int(scene.weights[torch.from_numpy(scene.inside)].sum())
+    present = geometry.classes[geometry.inside]
+    rows = int(geometry.weights[torch.from_numpy(geometry.inside)].sum())
     claim = _CLAIM.format(count=len(present), shape=shape, rows=rows, a=present[a], b=present[b])
     return Plan(
         noise=parts,
         memory=memory,
-        how=BATCH if scene.sure else RUNNING,
-        assumption=claim if scene.sure else EMPIRICAL,
-        sum_kl=value if scene.sure else None,
+        how=BATCH if geometry.sure else RUNNING,
+        assumption=claim if geometry.sure else EMPIRICAL,
+        sum_kl=value if geometry.sure else None,
         any_covariance=shape == _OWN,
-        limit=None if s is None else math.sqrt(s * scene.gap.gap) * 2.0**scene.exponent,
+        limit=None if s is None else math.sqrt(s * geometry.gap.gap) * 2.0**geometry.exponent,
     )

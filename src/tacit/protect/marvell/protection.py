@@ -55,11 +55,11 @@ class Marvell(Protection[Memory]):
 
     ``covariance=full`` takes the classes' sample covariances for ``uI`` and ``vI``: each class gets
     noise shaped like the other's, so that both covariances agree in every direction, and the rest
-    of the power covers what is not Gaussian and hides the means (``_full_solver``).
+    of the power covers what is not Gaussian and hides the means (``full_solver``).
 
     More than two classes share one noise shape that minimises the mean sumKL over pairs of examples
-    of different classes (``_many_solver``); ``s`` is in units of the mean ``||D||^2`` over these
-    pairs, and ``sum_kl`` and ``error`` hold for every pair.
+    of different classes (``multiclass_solver``); ``s`` is in units of the mean ``||D||^2`` over
+    these pairs, and ``sum_kl`` and ``error`` hold for every pair.
 
     Guarantee: for honest batches, no score of one release has an AUC above ``auc_bound(sum_kl)``,
     if the gradients of each class are Gaussian with covariance ``uI`` and ``vI``, or with the
