@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pyarrow.parquet as pq
@@ -10,6 +12,7 @@ import pytest
 
 from sweep_examples import SMALL, sweep_records
 from tacit.errors import SpecError, UsageError
+from tacit.experiment import sweep
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.export import row_of, write_csv, write_parquet
 from tacit.experiment.grid import read_sweep, trials_of
@@ -200,3 +203,14 @@ def test_a_page_of_failures_alone_says_so(tmp_path):
     text = (tmp_path / "p.html").read_text()
     assert "No trial ran to its end" in text
     assert "&lt;i&gt;batch&lt;/i&gt; is too large" in text
+
+
+def test_a_sweep_has_as_many_workers_as_the_group_was_given_cores(monkeypatch):
+    monkeypatch.setattr(sweep, "cores", lambda: 3)
+    assert sweep._runner("local", workers=None, address=None).slots == 3
+    assert sweep._runner("local", workers=5, address=None).slots == 5
+
+
+def test_the_process_that_hands_out_trials_does_not_load_torch():
+    code = "import sys, tacit.experiment.sweep; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
