@@ -2,7 +2,7 @@
 
 from report_examples import ODD
 from tacit.report import runs_page
-from tacit.report.components import component_plot, ratio_plot, repetitions
+from tacit.report.plots import component_plot, ratio_plot, repetitions
 
 
 def record(**more):

@@ -1,4 +1,4 @@
-"""The plots of leakage: dots against their limits, score densities, ROC curves, the trade-off."""
+"""The plots of leakage: dots against limits, densities, ROC curves, trade-offs, GAFM's parts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from typing import Any, final
 
 from tacit.report.figures import GREY, LIMIT, Plot, axis, faded, layout, plain, style
 
+# The parts of a gradient that GAFM records.
+COMPONENTS = {
+    "whole": "Released gradient",
+    "gan": "GAN part, before mixing",
+    "penalty": "Penalty part, before mixing",
+}
 _RATES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
 
 
@@ -164,6 +170,118 @@ def trade_off(points: Sequence[tuple[str, float, float]], *, x: str, y: str) -> 
         ),
         header=["run", x, y],
         rows=[list(point) for point in points],
+    )
+
+
+def component_plot(
+    name: str, predictions: Sequence[float], gradients: Sequence[float], labels: Sequence[float]
+) -> Plot:
+    """Return predictions against scalar gradients, one mark per example, a colour per class."""
+    title = COMPONENTS.get(name, name)
+    found = []
+    every = list(zip(gradients, predictions, labels, strict=False))
+    for place, word in enumerate(("negatives", "positives")):
+        chosen = [point for point in every if point[2] == place]
+        colour, symbol = style(place)
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": word,
+                "x": [point[0] for point in chosen],
+                "y": [point[1] for point in chosen],
+                "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.55},
+                "hovertemplate": f"{word}<br>gradient %{{x:.4g}}, "
+                "prediction %{y:.4f}<extra></extra>",
+            }
+        )
+    return Plot(
+        title=title,
+        label=f"{title}: the model's prediction against the gradient at the cut, one mark per "
+        "example, negatives and positives apart by colour and shape.",
+        data=found,
+        layout=layout(axis("gradient", nticks=5), axis("prediction")),
+    )
+
+
+def repetitions(
+    groups: Mapping[str, Sequence[tuple[float, float]]], *, title: str, attack: str
+) -> Plot:
+    """Return one mark per repetition: the model's AUC against an attack's leak AUC."""
+    data = []
+    for place, (name, points) in enumerate(groups.items()):
+        colour, symbol = style(place)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plain(name),
+                "x": [worth for worth, _ in points],
+                "y": [leak for _, leak in points],
+                "marker": {"color": colour, "symbol": symbol, "size": 9},
+                "hovertemplate": "%{fullData.name}<br>test AUC %{x:.4f}, leak AUC %{y:.4f}"
+                "<extra></extra>",
+            }
+        )
+    return Plot(
+        title=title,
+        label=f"{title}: test AUC against the leak AUC of {attack}, one mark per repetition, for "
+        f"{', '.join(groups) or 'nothing'}; better is down and to the right.",
+        data=data,
+        layout=layout(axis("test AUC"), axis(f"leak AUC of {attack}", range=[0.48, 1.02])),
+        header=["method", "test AUC", "leak AUC"],
+        rows=[[name, *point] for name, points in groups.items() for point in points],
+    )
+
+
+def ratio_plot(
+    ratios: Mapping[str, Mapping[float, float]], *, title: str, chosen: float | None = None
+) -> Plot:
+    """Return leak AUC / training AUC over delta, a line per attack, the chosen delta marked."""
+    deltas = sorted({delta for values in ratios.values() for delta in values})
+    data: list[dict[str, Any]] = []
+    for place, (name, values) in enumerate(ratios.items()):
+        colour, symbol = style(place)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": plain(name),
+                "x": sorted(values),
+                "y": [values[delta] for delta in sorted(values)],
+                "line": {"color": colour, "width": 2},
+                "marker": {"color": colour, "symbol": symbol, "size": 8},
+                "hovertemplate": "%{fullData.name}<br>delta %{x}: ratio %{y:.4f}<extra></extra>",
+            }
+        )
+    marked = (
+        []
+        if chosen is None
+        else [
+            {
+                "type": "line",
+                "x0": chosen,
+                "x1": chosen,
+                "y0": 0,
+                "y1": 1,
+                "yref": "paper",
+                "line": {"color": GREY, "dash": "dot", "width": 2},
+            }
+        ]
+    )
+    spoken = "" if chosen is None else f" The chosen delta is {chosen:g}."
+    return Plot(
+        title=title,
+        label=f"{title}: leak AUC divided by training AUC over delta, one line each for "
+        f"{', '.join(ratios) or 'nothing'}.{spoken}",
+        data=data,
+        layout=layout(
+            axis("delta", tickvals=deltas, showgrid=False),
+            axis("leak AUC / training AUC"),
+            shapes=marked,
+        ),
+        header=["delta", *ratios],
+        rows=[[delta, *(values.get(delta) for values in ratios.values())] for delta in deltas],
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from tacit.fields import Fields, finite
 from tacit.report.blocks import (
@@ -18,15 +19,79 @@ from tacit.report.blocks import (
     TableBlock,
     Verdict,
 )
-from tacit.report.components import component_blocks
 from tacit.report.figures import Plot, Series, line_plot
 from tacit.report.page import write_page
-from tacit.report.plots import Dot, dots, trade_off
-from tacit.report.results import MEMORY, Run, leaks_of
+from tacit.report.plots import COMPONENTS, Dot, component_plot, dots, ratio_plot, trade_off
+
+_MEMORY = "memory"  # the attack that adds up all releases; its result may stand by itself
+
+
+@final
+@dataclass(frozen=True)
+class _Run:
+    """One run's results, under the name that the page gives it."""
+
+    name: str
+    found: Fields
+
+    @property
+    def leaks(self) -> dict[str, Fields]:
+        """What each attack reached over the whole run."""
+        return _leaks_of(self.found)
+
+    @property
+    def history(self) -> list[Fields]:
+        """The measures at the end of each epoch or day."""
+        return self.found.rows("history")
+
+    @property
+    def memory(self) -> float | None:
+        """What the attack that remembers all epochs reached, a number or a record of its own."""
+        return _memory(self.found)
+
+    @property
+    def test_auc(self) -> float | None:
+        """The model's AUC on the test rows."""
+        return self.found.need("test").number("auc")
+
+    @property
+    def bound(self) -> float | None:
+        """What the last certificate claims for one release."""
+        return self.found.need("certificate").number("auc_bound")
+
+    def worst(self) -> tuple[float | None, str]:
+        """Return the highest leak AUC and the attack that reached it.
+
+        >>> _Run("a", Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")).worst()
+        (0.9, 'memory')
+        """
+        values = [(leak.number("pooled"), name) for name, leak in self.leaks.items()]
+        known = [(value, name) for value, name in values if value is not None]
+        return max(known, default=(None, ""))
+
+
+def _leaks_of(found: Fields) -> dict[str, Fields]:
+    """Return what each attack reached in a run or a part of it, with what has added up by then.
+
+    >>> found = Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")
+    >>> {name: leak.number("pooled") for name, leak in _leaks_of(found).items()}
+    {'norm': 0.5, 'memory': 0.9}
+    """
+    leaks = found.named("leak")
+    if (memory := _memory(found)) is not None and _MEMORY not in leaks:
+        leaks[_MEMORY] = Fields({"pooled": memory}, f"{found.where}.memory_leak")
+    return leaks
+
+
+def _memory(found: Fields) -> float | None:
+    if isinstance(found.value.get("memory_leak"), Mapping):
+        return found.need("memory_leak").number("pooled")
+    return found.number("memory_leak")
+
 
 _SPAN = (0.49, 1.01)
 # Field, heading and value; the data set only where runs differ in it.
-_COLUMNS: tuple[tuple[str, str, Callable[[Run], Cell]], ...] = (
+_COLUMNS: tuple[tuple[str, str, Callable[[_Run], Cell]], ...] = (
     ("run", "run", lambda run: run.name),
     ("protection", "protection", lambda run: run.found.text("protection")),
     ("dataset", "data", lambda run: run.found.text("dataset")),
@@ -48,12 +113,32 @@ _READING = (
     "add up. Own output is the leak AUC of the feature parties' embedding itself, where it is one "
     "number wide."
 )
+_GRADIENTS = (
+    "Each point is an example of the last epoch. Where the two classes lie apart along the "
+    "gradient's axis, the gradient tells the label. The objective hopes that its parts pull the "
+    "classes in opposite directions and cancel out. The distance under each picture is a "
+    "cross-fitted lower estimate of the total variation between the classes: 0 is no difference."
+)
+_OWN = (
+    "The feature parties' own output, by itself and without any gradient, ranks the labels of "
+    "examples that were held out with an AUC of {value:.3f}: what a gradient hides is not hidden "
+    "from whoever holds the trained embedding."
+)
+_JOINT = (
+    "Read beside the embedding that each belongs to, the gradients of this one epoch tell "
+    "the label with an AUC of {value:.3f} to whoever knows half of the labels (nearest neighbours, "
+    "each half judged by the other)."
+)
+_FLIPPED = (
+    "The generator had learnt the map upside down (raw test AUC {value:.3f}); the label party "
+    "turned its predictions around by its training labels, and sent nothing for it."
+)
 
 
 def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
     """Write one page about the results of one or several training runs, by name."""
     kept = finite(runs)
-    every = [Run(name, Fields(found, name)) for name, found in kept.items()]
+    every = [_Run(name, Fields(found, name)) for name, found in kept.items()]
     one = every[0] if len(every) == 1 else None
     write_page(
         path,
@@ -69,14 +154,14 @@ def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
             *_over_time(every),
             *_trade(every),
             *_layers(every),
-            *component_blocks(every),
+            *_gradient_parts(every),
             *_releases(every),
         ],
         record={"runs": kept},
     )
 
 
-def _subtitle(runs: Sequence[Run]) -> str:
+def _subtitle(runs: Sequence[_Run]) -> str:
     models = dict.fromkeys(
         f"{run.found.text('model') or 'a model'} on {run.found.text('dataset') or 'unnamed data'}"
         for run in runs
@@ -84,7 +169,7 @@ def _subtitle(runs: Sequence[Run]) -> str:
     return f"A split model trained across parties: {', '.join(models)}."
 
 
-def _verdicts(runs: Sequence[Run]) -> list[PageBlock]:
+def _verdicts(runs: Sequence[_Run]) -> list[PageBlock]:
     """Return what a run says of itself at its end; of several, those that leak."""
     found = [(run.name, run.found.part("verdict")) for run in runs]
     told = [(name, one.text("state"), one.text("text")) for name, one in found if one is not None]
@@ -93,7 +178,7 @@ def _verdicts(runs: Sequence[Run]) -> list[PageBlock]:
     return [Paragraph(f"{name}: {text}") for name, state, text in told if state == "leaks"]
 
 
-def _notes(runs: Sequence[Run]) -> list[PageBlock]:
+def _notes(runs: Sequence[_Run]) -> list[PageBlock]:
     notes: list[PageBlock] = []
     if len({run.found.text("dataset") for run in runs}) > 1:
         notes.append(
@@ -105,7 +190,7 @@ def _notes(runs: Sequence[Run]) -> list[PageBlock]:
     return notes
 
 
-def _facts(run: Run) -> list[tuple[str, Cell, str]]:
+def _facts(run: _Run) -> list[tuple[str, Cell, str]]:
     leak, attack = run.worst()
     found, test = run.found, run.found.need("test")
     return [
@@ -124,7 +209,7 @@ def _facts(run: Run) -> list[tuple[str, Cell, str]]:
     ]
 
 
-def _table(runs: Sequence[Run]) -> TableBlock:
+def _table(runs: Sequence[_Run]) -> TableBlock:
     columns = [
         column
         for column in _COLUMNS
@@ -138,7 +223,7 @@ def _table(runs: Sequence[Run]) -> TableBlock:
     )
 
 
-def _leakage(runs: Sequence[Run]) -> list[PageBlock]:
+def _leakage(runs: Sequence[_Run]) -> list[PageBlock]:
     groups = {run.name: _dots(run) for run in runs}
     groups = {name: found for name, found in groups.items() if found}
     if not groups:
@@ -160,7 +245,7 @@ def _leakage(runs: Sequence[Run]) -> list[PageBlock]:
     return [Heading("Leakage by attack"), Figure(plot), table, Paragraph(_READING)]
 
 
-def _dots(run: Run) -> list[Dot]:
+def _dots(run: _Run) -> list[Dot]:
     return [
         Dot(
             name=name,
@@ -169,14 +254,14 @@ def _dots(run: Run) -> list[Dot]:
             high=leak.number("high"),
             null_low=None if leak.number("null_high") is None else 0.5,
             null_high=leak.number("null_high"),
-            bound=None if name.startswith(MEMORY) else run.bound,  # that of one release
+            bound=None if name.startswith(_MEMORY) else run.bound,  # that of one release
         )
         for name, leak in run.leaks.items()
         if leak.number("pooled") is not None
     ]
 
 
-def _over_time(runs: Sequence[Run]) -> list[PageBlock]:
+def _over_time(runs: Sequence[_Run]) -> list[PageBlock]:
     unit = _unit(runs)
     worth = [
         Series(
@@ -194,7 +279,7 @@ def _over_time(runs: Sequence[Run]) -> list[PageBlock]:
     return [Heading(f"{unit.capitalize()} by {unit}"), Figure(plot), *_leaks_over_time(runs, unit)]
 
 
-def _leaks_over_time(runs: Sequence[Run], unit: str) -> list[PageBlock]:
+def _leaks_over_time(runs: Sequence[_Run], unit: str) -> list[PageBlock]:
     """One run: one plot of all attacks. Several: one plot per attack, a line per run."""
     attacks = _attacks(runs)
     if len(runs) == 1:
@@ -216,14 +301,14 @@ def _leak_plot(drawn: Sequence[Series], title: str, unit: str) -> Plot:
     return line_plot(drawn, title=title, x=unit, y="leak AUC", span=_SPAN)
 
 
-def _leak_line(run: Run, attack: str, *, name: str, style: int) -> Series:
-    parts = [part for part in run.history if attack in leaks_of(part)]
-    found = [leaks_of(part)[attack] for part in parts]
+def _leak_line(run: _Run, attack: str, *, name: str, style: int) -> Series:
+    parts = [part for part in run.history if attack in _leaks_of(part)]
+    found = [_leaks_of(part)[attack] for part in parts]
     values, low, high = ([leak.number(key) for leak in found] for key in ("pooled", "low", "high"))
     return Series(name=name, x=_places(parts), y=values, low=low, high=high, style=style)
 
 
-def _trade(runs: Sequence[Run]) -> list[PageBlock]:
+def _trade(runs: Sequence[_Run]) -> list[PageBlock]:
     points = [
         (run.name, leak, run.test_auc)
         for run in runs
@@ -235,7 +320,7 @@ def _trade(runs: Sequence[Run]) -> list[PageBlock]:
     return [Heading("Trade-off"), Figure(plot), Paragraph("Better is up and to the left.")]
 
 
-def _layers(runs: Sequence[Run]) -> list[PageBlock]:
+def _layers(runs: Sequence[_Run]) -> list[PageBlock]:
     rows: list[list[Cell]] = [
         [run.name, layer, attack, leak.number("pooled"), leak.number("low"), leak.number("high")]
         for run in runs
@@ -251,7 +336,7 @@ def _layers(runs: Sequence[Run]) -> list[PageBlock]:
     ]
 
 
-def _releases(runs: Sequence[Run]) -> list[PageBlock]:
+def _releases(runs: Sequence[_Run]) -> list[PageBlock]:
     rows: list[list[Cell]] = [
         [run.name, how, run.found.need("releases").number(how)]
         for run in runs
@@ -269,11 +354,11 @@ def _releases(runs: Sequence[Run]) -> list[PageBlock]:
     return [Heading("What was released, and what is claimed"), *blocks] if blocks else []
 
 
-def _attacks(runs: Sequence[Run]) -> list[str]:
+def _attacks(runs: Sequence[_Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.leaks))
 
 
-def _unit(runs: Sequence[Run]) -> str:
+def _unit(runs: Sequence[_Run]) -> str:
     """A stream is tested on a day before it trains on it, so its first day has no test."""
     return "day" if any(r.history and r.history[0].part("test") is None for r in runs) else "epoch"
 
@@ -286,3 +371,69 @@ def _places(parts: Sequence[Fields]) -> list[float | None]:
 
 def _said(what: str, number: float | None) -> str:
     return "" if number is None else f"{what} {number:.3f}"
+
+
+def _gradient_parts(runs: Sequence[_Run]) -> list[PageBlock]:
+    """Return what a page of runs says about scalar cuts: pictures, distances, the own output."""
+    blocks: list[PageBlock] = []
+    for run in runs:
+        found = run.found.need("components")
+        if not found.numbers("label"):
+            continue
+        gradients = found.need("gradients")
+        plots = [
+            Figure(
+                component_plot(
+                    name,
+                    _or_zero(found.numbers("prediction")),
+                    _or_zero(gradients.numbers(name)),
+                    _or_zero(found.numbers("label")),
+                )
+            )
+            for name in gradients.value
+        ]
+        distances = found.need("tvd")
+        rows: list[list[Cell]] = [
+            [COMPONENTS.get(name, name), distances.number(name)] for name in gradients.value
+        ]
+        title = "Prediction against gradient" + (f": {run.name}" if len(runs) > 1 else "")
+        blocks += [Heading(title), SideBySide(plots)]
+        blocks.append(TableBlock(["gradient", "distance of the classes"], rows, caption=title))
+        blocks += [Paragraph(_GRADIENTS), *_gafm_notes(run.found), *_delta_selection(run.found)]
+    return blocks
+
+
+def _gafm_notes(found: Fields) -> list[PageBlock]:
+    said: list[PageBlock] = []
+    own = found.number("embedding_leak")
+    if own is not None:
+        said.append(Paragraph(_OWN.format(value=own)))
+    joint = found.need("components").number("joint_leak")
+    if joint is not None:
+        said.append(Paragraph(_JOINT.format(value=joint)))
+    raw = found.need("test").number("raw_auc")
+    if found.need("objective_record").flag("flipped") and raw is not None:
+        said.append(Paragraph(_FLIPPED.format(value=raw)))
+    claim = found.need("objective_record").text("claim")
+    if claim:
+        said.append(Paragraph(f"What the objective claims: {claim}."))
+    return said
+
+
+def _delta_selection(found: Fields) -> list[PageBlock]:
+    choice = found.need("delta_selection")
+    ratios: dict[str, dict[float, float]] = {}
+    for row in choice.rows("rows"):
+        delta = row.number("delta")
+        for attack in row.need("ratios").value:
+            value = row.need("ratios").number(attack)
+            if delta is not None and value is not None:
+                ratios.setdefault(attack, {})[delta] = value
+    if not ratios:
+        return []
+    title = "Leakage for its worth over delta"
+    return [Figure(ratio_plot(ratios, title=title, chosen=choice.number("delta")))]
+
+
+def _or_zero(values: Sequence[float | None]) -> list[float]:
+    return [0.0 if value is None else value for value in values]
