@@ -33,7 +33,7 @@ from tacit.report.plots import Dot, dots
 from tacit.report.png import Pixels
 
 # What a certificate may hold, in words; anything else in it is shown under its own name.
-_CLAIMS = {
+_CERTIFICATE = {
     "spec": "Protection",
     "how": "Parameters",
     "assumption": "Assumption",
@@ -49,8 +49,8 @@ _CLAIMS = {
     "combined_auc": "Bound on the AUC of features and randomised label together",
 }
 _LIMITS = ("low", "high", "null_low", "null_high", "baseline", "bound")
-# Field and heading of each column; three narrow tables are read where a wide one is not.
-_FOUND = (
+# Field and heading of each column: three narrow tables are easier to read than a wide one.
+_MEASURED = (
     ("attack", "attack"),
     ("leak_auc", "leak AUC"),
     ("state", "state"),
@@ -62,8 +62,8 @@ _FOUND = (
     ("bound", "bound"),
     ("clustering_accuracy", "clustering accuracy"),
 )
-_SAID = (("attack", "attack"), ("verdict", "verdict"))
-_RAN = (
+_VERDICTS = (("attack", "attack"), ("verdict", "verdict"))
+_EFFORT = (
     ("attack", "attack"),
     ("mean", "batch mean"),
     ("q95", "batch q95"),
@@ -92,7 +92,7 @@ def audit_page(
     """
     kept = finite(record)
     audit = Fields(kept, "")
-    rows = sorted(audit.rows("table"), key=_reached, reverse=True)
+    rows = sorted(audit.rows("table"), key=_strength, reverse=True)
     order = _order(audit, rows)
     blocks: list[PageBlock] = [
         Verdict(audit.text("state"), audit.text("verdict")),
@@ -108,7 +108,8 @@ def audit_page(
         *_claims(audit),
         *_skipped(audit),
     ]
-    source, truth = audit.need("tape").text("source"), audit.need("truth").text("source")
+    source = audit.part_or_empty("tape").text("source")
+    truth = audit.part_or_empty("truth").text("source")
     write_page(
         path,
         title="Label leakage audit",
@@ -118,8 +119,8 @@ def audit_page(
     )
 
 
-def _reached(row: Fields) -> float:
-    """Return how far an attack got: its leak AUC, or its clustering accuracy without one."""
+def _strength(row: Fields) -> float:
+    """Return an attack's leak AUC, or its clustering accuracy where it has none."""
     leak = row.number("leak_auc")
     return (row.number("clustering_accuracy") if leak is None else leak) or 0.0
 
@@ -127,14 +128,14 @@ def _reached(row: Fields) -> float:
 def _by_attack(rows: Sequence[Fields]) -> list[PageBlock]:
     """Return the leakage of each attack, the worst first."""
     clustered = any(row.number("clustering_accuracy") is not None for row in rows)
-    found = _FOUND if clustered else _FOUND[:-1]
+    found = _MEASURED if clustered else _MEASURED[:-1]
     return [
         Heading("Leakage by attack"),
         *_plots(rows),
         _table(rows, found, caption="Leakage by attack"),
         Paragraph(_READING),
-        _table(rows, _SAID, caption="What that means"),
-        _table(rows, _RAN, caption="How each attack ran"),
+        _table(rows, _VERDICTS, caption="What that means"),
+        _table(rows, _EFFORT, caption="How each attack ran"),
     ]
 
 
@@ -193,9 +194,10 @@ def _order(audit: Fields, rows: Sequence[Fields]) -> list[str]:
 
 
 def _facts(audit: Fields, rows: Sequence[Fields]) -> list[tuple[str, Cell, str]]:
-    tape, truth, worst = audit.need("tape"), audit.need("truth"), audit.text("worst")
+    tape, truth = audit.part_or_empty("tape"), audit.part_or_empty("truth")
+    worst = audit.text("worst")
     row = next((row for row in rows if row.text("attack") == worst), Fields({}, ""))
-    base, claim = audit.need("baseline"), audit.need("certificate")
+    base, claim = audit.part_or_empty("baseline"), audit.part_or_empty("certificate")
     trained = audit.part("trained")
     facts: list[tuple[str, Cell, str]] = [
         _worst(row, worst),
@@ -236,18 +238,18 @@ def _claims(audit: Fields) -> list[PageBlock]:
             ),
         ]
     rows: list[list[Cell]] = [
-        [_CLAIMS.get(key, key), value]
-        for key in dict.fromkeys([*_CLAIMS, *claim.value])
-        if (value := _claimed(claim, key)) is not None
+        [_CERTIFICATE.get(key, key), value]
+        for key in dict.fromkeys([*_CERTIFICATE, *claim.value])
+        if (value := _certificate_cell(claim, key)) is not None
     ]
     return [heading, TableBlock(["claim", "value"], rows, caption="The certificate")]
 
 
-def _claimed(claim: Fields, key: str) -> Cell:
-    """Return a field that the page knows, strictly; of others only what a cell can show."""
+def _certificate_cell(claim: Fields, key: str) -> Cell:
+    """Return a field of a certificate; of a field that is not known here only text or number."""
     if key in ("spec", "how", "assumption"):
         return claim.text(key) or None
-    if key in _CLAIMS:
+    if key in _CERTIFICATE:
         return claim.number(key)
     found = claim.value[key]
     return found if isinstance(found, (str, int, float)) else None

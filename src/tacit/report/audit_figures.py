@@ -21,14 +21,14 @@ from tacit.report.figures import Series, line_plot
 from tacit.report.plots import Curve, Histogram, densities, roc
 from tacit.report.png import Pixels, data_address
 
-_LINES = 6  # more lines than this cannot be told apart
+_LINES = 6  # more lines than this look alike
 _BANDS = 2  # and more intervals than this hide each other
 _DENSITIES = 4
-_AGAIN = (
+_EPOCHS_NOTE = (
     "Every epoch releases something about the same examples again: independent noise averages out, "
     "and attacks that remember add it up. Shaded: the intervals of the two worst."
 )
-_COMPOSED = (
+_COMPOSED_NOTE = (
     " The composed reference is what the certificate comes to if the noise of all epochs is "
     "independent and Gaussian; it is not a bound."
 )
@@ -44,7 +44,7 @@ _NOT_KEPT = "a record has no pixels: let tacit audit write the page (--out)"
 
 def over_epochs(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return leakage after each epoch, with what the certificate composes to."""
-    inner = audit.need("epochs")
+    inner = audit.part_or_empty("epochs")
     names = [name for name in order if _has(inner.rows(name), "leak_auc")][:_LINES]
     if not names:
         return []
@@ -56,13 +56,13 @@ def over_epochs(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     plot = line_plot(
         drawn, title="Leak AUC after each epoch", x="epoch", y="leak AUC", span=(0.49, 1.01)
     )
-    said = _AGAIN + (_COMPOSED if audit.rows("reference") else "")
-    return [Heading("Leakage over epochs"), Figure(plot), Paragraph(said)]
+    note = _EPOCHS_NOTE + (_COMPOSED_NOTE if audit.rows("reference") else "")
+    return [Heading("Leakage over epochs"), Figure(plot), Paragraph(note)]
 
 
 def sorted_over_epochs(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return the clustering accuracy after each epoch, of attacks that sort examples."""
-    inner = audit.need("epochs")
+    inner = audit.part_or_empty("epochs")
     names = [name for name in order if _has(inner.rows(name), "clustering_accuracy")][:_LINES]
     if not names:
         return []
@@ -106,8 +106,8 @@ def _has(rows: Sequence[Fields], key: str) -> bool:
 
 
 def _compared(audit: Fields, *, places: Sequence[float | None]) -> list[Series]:
-    """Return what the lines are compared with: the composed certificate and the baseline."""
-    rows, base = audit.rows("reference"), audit.need("baseline").number("auc")
+    """Return the lines to compare with: the composed certificate and the baseline."""
+    rows, base = audit.rows("reference"), audit.part_or_empty("baseline").number("auc")
     kinds = (
         ("gaussian_auc", "composed reference", "reference"),
         ("auc_bound", "composed bound, honest batches", "bound"),
@@ -130,7 +130,7 @@ def _epoch_line(rows: Sequence[Fields], name: str, *, style: int, band: bool) ->
 
 
 def _epochs(rows: Sequence[Fields]) -> list[float | None]:
-    """Return the epochs as people count them, from 1."""
+    """Return the epochs, counted from 1."""
     return [None if (at := row.number("epoch")) is None else at + 1 for row in rows]
 
 
@@ -187,7 +187,7 @@ def _curve(name: str, part: Fields, *, style: int) -> Curve:
 def galleries(
     audit: Fields, order: Sequence[str], pictures: Mapping[str, Pixels]
 ) -> list[PageBlock]:
-    """Return some examples of the attacks that got furthest, or why none are shown."""
+    """Return some examples of the strongest attacks, or why none are shown."""
     part = audit.part("pictures")
     if part is None:
         return []

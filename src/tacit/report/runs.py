@@ -36,7 +36,7 @@ class _Run:
 
     @property
     def leaks(self) -> dict[str, Fields]:
-        """What each attack reached over the whole run."""
+        """The leak of each attack over the whole run."""
         return _leaks_of(self.found)
 
     @property
@@ -46,18 +46,18 @@ class _Run:
 
     @property
     def memory(self) -> float | None:
-        """What the attack that remembers all epochs reached, a number or a record of its own."""
+        """The leak AUC of the attack that adds up all epochs."""
         return _memory(self.found)
 
     @property
     def test_auc(self) -> float | None:
         """The model's AUC on the test rows."""
-        return self.found.need("test").number("auc")
+        return self.found.part_or_empty("test").number("auc")
 
     @property
     def bound(self) -> float | None:
         """What the last certificate claims for one release."""
-        return self.found.need("certificate").number("auc_bound")
+        return self.found.part_or_empty("certificate").number("auc_bound")
 
     def worst(self) -> tuple[float | None, str]:
         """Return the highest leak AUC and the attack that reached it.
@@ -71,7 +71,7 @@ class _Run:
 
 
 def _leaks_of(found: Fields) -> dict[str, Fields]:
-    """Return what each attack reached in a run or a part of it, with what has added up by then.
+    """Return the leak of each attack in a run or a part of it, that of memory among them.
 
     >>> found = Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")
     >>> {name: leak.number("pooled") for name, leak in _leaks_of(found).items()}
@@ -85,7 +85,7 @@ def _leaks_of(found: Fields) -> dict[str, Fields]:
 
 def _memory(found: Fields) -> float | None:
     if isinstance(found.value.get("memory_leak"), Mapping):
-        return found.need("memory_leak").number("pooled")
+        return found.part_or_empty("memory_leak").number("pooled")
     return found.number("memory_leak")
 
 
@@ -96,7 +96,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[_Run], Cell]], ...] = (
     ("protection", "protection", lambda run: run.found.text("protection")),
     ("dataset", "data", lambda run: run.found.text("dataset")),
     ("test.auc", "test AUC", lambda run: run.test_auc),
-    ("train.loss", "train loss", lambda run: run.found.need("train").number("loss")),
+    ("train.loss", "train loss", lambda run: run.found.part_or_empty("train").number("loss")),
     ("worst", "worst leak", lambda run: run.worst()[0]),
     ("worst_attack", "by", lambda run: run.worst()[1]),
     ("memory_leak", "memory leak", lambda run: run.memory),
@@ -115,23 +115,23 @@ _READING = (
 )
 _GRADIENTS = (
     "Each point is an example of the last epoch. Where the two classes lie apart along the "
-    "gradient's axis, the gradient tells the label. The objective hopes that its parts pull the "
-    "classes in opposite directions and cancel out. The distance under each picture is a "
+    "gradient's axis, the gradient tells the label. The objective is designed so that its parts "
+    "move the classes in opposite directions and cancel out. The distance under each picture is a "
     "cross-fitted lower estimate of the total variation between the classes: 0 is no difference."
 )
-_OWN = (
+_EMBEDDING_LEAK = (
     "The feature parties' own output, by itself and without any gradient, ranks the labels of "
     "examples that were held out with an AUC of {value:.3f}: what a gradient hides is not hidden "
     "from whoever holds the trained embedding."
 )
-_JOINT = (
+_JOINT_LEAK = (
     "Read beside the embedding that each belongs to, the gradients of this one epoch tell "
     "the label with an AUC of {value:.3f} to whoever knows half of the labels (nearest neighbours, "
     "each half judged by the other)."
 )
 _FLIPPED = (
-    "The generator had learnt the map upside down (raw test AUC {value:.3f}); the label party "
-    "turned its predictions around by its training labels, and sent nothing for it."
+    "The generator had learnt the two classes the wrong way round (raw test AUC {value:.3f}); the "
+    "label party reversed its predictions by its training labels, without sending anything."
 )
 
 
@@ -152,7 +152,7 @@ def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
             _table(every),
             *_leakage(every),
             *_over_time(every),
-            *_trade(every),
+            *_tradeoff(every),
             *_layers(every),
             *_gradient_parts(every),
             *_releases(every),
@@ -170,12 +170,14 @@ def _subtitle(runs: Sequence[_Run]) -> str:
 
 
 def _verdicts(runs: Sequence[_Run]) -> list[PageBlock]:
-    """Return what a run says of itself at its end; of several, those that leak."""
+    """Return the verdict of one run; of several, the verdicts of those that leak."""
     found = [(run.name, run.found.part("verdict")) for run in runs]
-    told = [(name, one.text("state"), one.text("text")) for name, one in found if one is not None]
+    verdicts = [
+        (name, one.text("state"), one.text("text")) for name, one in found if one is not None
+    ]
     if len(runs) == 1:
-        return [Verdict(state, text) for _, state, text in told]
-    return [Paragraph(f"{name}: {text}") for name, state, text in told if state == "leaks"]
+        return [Verdict(state, text) for _, state, text in verdicts]
+    return [Paragraph(f"{name}: {text}") for name, state, text in verdicts if state == "leaks"]
 
 
 def _notes(runs: Sequence[_Run]) -> list[PageBlock]:
@@ -192,10 +194,10 @@ def _notes(runs: Sequence[_Run]) -> list[PageBlock]:
 
 def _facts(run: _Run) -> list[tuple[str, Cell, str]]:
     leak, attack = run.worst()
-    found, test = run.found, run.found.need("test")
+    found, test = run.found, run.found.part_or_empty("test")
     return [
         ("Protection", found.text("protection") or None, found.text("objective")),
-        ("Test AUC", run.test_auc, _said("accuracy", test.number("accuracy"))),
+        ("Test AUC", run.test_auc, _note("accuracy", test.number("accuracy"))),
         ("Worst leak AUC", leak, f"by {attack}" if attack else ""),
         (
             "Bound of one release",
@@ -205,7 +207,7 @@ def _facts(run: _Run) -> list[tuple[str, Cell, str]]:
             else "no certificate",
         ),
         ("Steps", found.number("steps"), f"{found.number('epochs') or '–'} epochs"),
-        ("Seconds", found.number("seconds"), _said("steps/s", found.number("steps_per_second"))),
+        ("Seconds", found.number("seconds"), _note("steps/s", found.number("steps_per_second"))),
     ]
 
 
@@ -263,24 +265,24 @@ def _dots(run: _Run) -> list[Dot]:
 
 def _over_time(runs: Sequence[_Run]) -> list[PageBlock]:
     unit = _unit(runs)
-    worth = [
+    utility = [
         Series(
             name=run.name,
-            x=_places(run.history),
+            x=_numbers(run.history),
             style=place,
-            y=[part.need("test").number("auc") for part in run.history],
+            y=[part.part_or_empty("test").number("auc") for part in run.history],
         )
         for place, run in enumerate(runs)
         if run.history
     ]
-    if not worth:
+    if not utility:
         return []
-    plot = line_plot(worth, title=f"Test AUC after each {unit}", x=unit, y="test AUC")
+    plot = line_plot(utility, title=f"Test AUC after each {unit}", x=unit, y="test AUC")
     return [Heading(f"{unit.capitalize()} by {unit}"), Figure(plot), *_leaks_over_time(runs, unit)]
 
 
 def _leaks_over_time(runs: Sequence[_Run], unit: str) -> list[PageBlock]:
-    """One run: one plot of all attacks. Several: one plot per attack, a line per run."""
+    """Return one plot of all attacks for one run; for several, a plot per attack."""
     attacks = _attacks(runs)
     if len(runs) == 1:
         drawn = [
@@ -305,10 +307,10 @@ def _leak_line(run: _Run, attack: str, *, name: str, style: int) -> Series:
     parts = [part for part in run.history if attack in _leaks_of(part)]
     found = [_leaks_of(part)[attack] for part in parts]
     values, low, high = ([leak.number(key) for leak in found] for key in ("pooled", "low", "high"))
-    return Series(name=name, x=_places(parts), y=values, low=low, high=high, style=style)
+    return Series(name=name, x=_numbers(parts), y=values, low=low, high=high, style=style)
 
 
-def _trade(runs: Sequence[_Run]) -> list[PageBlock]:
+def _tradeoff(runs: Sequence[_Run]) -> list[PageBlock]:
     points = [
         (run.name, leak, run.test_auc)
         for run in runs
@@ -325,7 +327,7 @@ def _layers(runs: Sequence[_Run]) -> list[PageBlock]:
         [run.name, layer, attack, leak.number("pooled"), leak.number("low"), leak.number("high")]
         for run in runs
         for layer, inner in run.found.named("layers").items()
-        for attack, leak in ((name, inner.need(name)) for name in inner.value)
+        for attack, leak in ((name, inner.part_or_empty(name)) for name in inner.value)
     ]
     if not rows:
         return []
@@ -338,19 +340,19 @@ def _layers(runs: Sequence[_Run]) -> list[PageBlock]:
 
 def _releases(runs: Sequence[_Run]) -> list[PageBlock]:
     rows: list[list[Cell]] = [
-        [run.name, how, run.found.need("releases").number(how)]
+        [run.name, how, run.found.part_or_empty("releases").number(how)]
         for run in runs
-        for how in run.found.need("releases").value
+        for how in run.found.part_or_empty("releases").value
     ]
-    claims = {run.name: run.found.need("certificate").text("assumption") for run in runs}
-    said: list[list[Cell]] = [[name, text] for name, text in claims.items() if text]
+    claims = {run.name: run.found.part_or_empty("certificate").text("assumption") for run in runs}
+    assumed: list[list[Cell]] = [[name, text] for name, text in claims.items() if text]
     blocks: list[PageBlock] = []
     if rows:
         caption = "Where the protection's parameters came from"
         blocks.append(TableBlock(["run", "parameters", "releases"], rows, caption=caption))
-    if said:
+    if assumed:
         caption = "What each certificate assumes"
-        blocks.append(TableBlock(["run", "assumption"], said, caption=caption))
+        blocks.append(TableBlock(["run", "assumption"], assumed, caption=caption))
     return [Heading("What was released, and what is claimed"), *blocks] if blocks else []
 
 
@@ -359,28 +361,28 @@ def _attacks(runs: Sequence[_Run]) -> list[str]:
 
 
 def _unit(runs: Sequence[_Run]) -> str:
-    """A stream is tested on a day before it trains on it, so its first day has no test."""
+    """Return what the parts of a run are: only the first day of a stream has no test."""
     return "day" if any(r.history and r.history[0].part("test") is None for r in runs) else "epoch"
 
 
-def _places(parts: Sequence[Fields]) -> list[float | None]:
-    """Return the parts as people count them, from 1; a party's run counts epochs."""
+def _numbers(parts: Sequence[Fields]) -> list[float | None]:
+    """Return the numbers of parts, counted from 1; a party's run counts epochs."""
     found = [part.number("epoch" if "epoch" in part.value else "part") for part in parts]
     return [None if at is None else at + 1 for at in found]
 
 
-def _said(what: str, number: float | None) -> str:
+def _note(what: str, number: float | None) -> str:
     return "" if number is None else f"{what} {number:.3f}"
 
 
 def _gradient_parts(runs: Sequence[_Run]) -> list[PageBlock]:
-    """Return what a page of runs says about scalar cuts: pictures, distances, the own output."""
+    """Return the parts of the gradients at a cut one number wide, and what the embedding tells."""
     blocks: list[PageBlock] = []
     for run in runs:
-        found = run.found.need("components")
+        found = run.found.part_or_empty("components")
         if not found.numbers("label"):
             continue
-        gradients = found.need("gradients")
+        gradients = found.part_or_empty("gradients")
         plots = [
             Figure(
                 component_plot(
@@ -392,7 +394,7 @@ def _gradient_parts(runs: Sequence[_Run]) -> list[PageBlock]:
             )
             for name in gradients.value
         ]
-        distances = found.need("tvd")
+        distances = found.part_or_empty("tvd")
         rows: list[list[Cell]] = [
             [COMPONENTS.get(name, name), distances.number(name)] for name in gradients.value
         ]
@@ -404,34 +406,34 @@ def _gradient_parts(runs: Sequence[_Run]) -> list[PageBlock]:
 
 
 def _gafm_notes(found: Fields) -> list[PageBlock]:
-    said: list[PageBlock] = []
+    notes: list[PageBlock] = []
     own = found.number("embedding_leak")
     if own is not None:
-        said.append(Paragraph(_OWN.format(value=own)))
-    joint = found.need("components").number("joint_leak")
+        notes.append(Paragraph(_EMBEDDING_LEAK.format(value=own)))
+    joint = found.part_or_empty("components").number("joint_leak")
     if joint is not None:
-        said.append(Paragraph(_JOINT.format(value=joint)))
-    raw = found.need("test").number("raw_auc")
-    if found.need("objective_record").flag("flipped") and raw is not None:
-        said.append(Paragraph(_FLIPPED.format(value=raw)))
-    claim = found.need("objective_record").text("claim")
+        notes.append(Paragraph(_JOINT_LEAK.format(value=joint)))
+    raw = found.part_or_empty("test").number("raw_auc")
+    if found.part_or_empty("objective_record").flag("flipped") and raw is not None:
+        notes.append(Paragraph(_FLIPPED.format(value=raw)))
+    claim = found.part_or_empty("objective_record").text("claim")
     if claim:
-        said.append(Paragraph(f"What the objective claims: {claim}."))
-    return said
+        notes.append(Paragraph(f"What the objective claims: {claim}."))
+    return notes
 
 
 def _delta_selection(found: Fields) -> list[PageBlock]:
-    choice = found.need("delta_selection")
+    choice = found.part_or_empty("delta_selection")
     ratios: dict[str, dict[float, float]] = {}
     for row in choice.rows("rows"):
         delta = row.number("delta")
-        for attack in row.need("ratios").value:
-            value = row.need("ratios").number(attack)
+        for attack in row.part_or_empty("ratios").value:
+            value = row.part_or_empty("ratios").number(attack)
             if delta is not None and value is not None:
                 ratios.setdefault(attack, {})[delta] = value
     if not ratios:
         return []
-    title = "Leakage for its worth over delta"
+    title = "Leak AUC / training AUC over delta"
     return [Figure(ratio_plot(ratios, title=title, chosen=choice.number("delta")))]
 
 
