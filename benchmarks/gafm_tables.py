@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tacit.report import Figure, Heading, Paragraph, SideBySide, write_page
-from tacit.report.components import component_plot, ratio_plot, repetitions
+from tacit.report.plots import component_plot, ratio_plot, repetitions
 
 __all__ = ["write_pictures", "write_tables"]
 

@@ -1,4 +1,4 @@
-"""Records as they come from JSON: read field by field, every field may be missing or null."""
+"""Records as they come from JSON, read field by field: every field may be missing or null."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finite(value: Any) -> Any:  # noqa: ANN401 - any JSON value in, any out
 @final
 @dataclass(frozen=True)
 class Fields:
-    """One object of a record, and where it stands in it.
+    """One object of a record, and its path in the record.
 
     >>> row = Fields({"attack": "norm", "leak_auc": 0.52}, "table[0]")
     >>> row.text("attack"), row.number("leak_auc"), row.number("bound")
@@ -66,14 +66,14 @@ class Fields:
             raise self._wrong(key, "an object or null")
         return Fields(found, self._place(key))
 
-    def need(self, key: str) -> Fields:
+    def part_or_empty(self, key: str) -> Fields:
         """Return the object under ``key``, an empty one where there is none."""
         return self.part(key) or Fields({}, self._place(key))
 
     def named(self, key: str) -> dict[str, Fields]:
         """Return an object of objects by name."""
-        inner = self.need(key)
-        return {name: inner.need(name) for name in inner.value}
+        inner = self.part_or_empty(key)
+        return {name: inner.part_or_empty(name) for name in inner.value}
 
     def rows(self, key: str) -> list[Fields]:
         """Return a list of objects."""
@@ -93,7 +93,7 @@ class Fields:
         return [listed.text(place) for place in listed.value]
 
     def _listed(self, key: str) -> Fields:
-        """Return a list as an object of its places, so that each is read by the same rules."""
+        """Return a list as an object by index, so that each item is read by the same rules."""
         return Fields({str(i): part for i, part in enumerate(self._list(key))}, self._place(key))
 
     def _list(self, key: str) -> Sequence[Any]:

@@ -187,11 +187,11 @@ def test_a_run_keeps_its_number_of_threads(tmp_path, capsys, monkeypatch):
     used = []
     monkeypatch.setattr(torch, "set_num_threads", used.append)
     monkeypatch.setattr("tacit.party.acceptor.GOODBYE", 0.1)
-    monkeypatch.setattr("tacit.party.config.cores", lambda: 3)
+    monkeypatch.setattr("tacit.party.cpu.cores", lambda: 3)
     for config in (pair.bank, pair.platform):
         configure(config, wait=0.1)
         assert main(["party", str(config)]) == 1  # nobody comes
-    monkeypatch.setattr("tacit.party.config.cores", lambda: 64)
+    monkeypatch.setattr("tacit.party.cpu.cores", lambda: 64)
     assert main(["party", str(pair.bank)]) == 1
     assert used == [3, 3, 3]
     capsys.readouterr()

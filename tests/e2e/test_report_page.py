@@ -1,4 +1,4 @@
-"""The report's pages in a real browser: drawn, quiet, self-contained, readable everywhere."""
+"""The report's pages in a real browser: drawn, without errors or requests, readable everywhere."""
 
 import base64
 import os
@@ -82,14 +82,14 @@ def pages(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(browser, pages, request):
-    """One page at a time, loaded once: five megabytes take their time."""
+    """One page at a time, loaded once: each has five megabytes."""
     with browser.page(pages[request.param]) as tab:
         yield request.param, tab
 
 
 @pytest.fixture
 def page(opened, pages):
-    """Hand out the open page on a wide light screen; it must stay quiet and ask for nothing."""
+    """Yield the open page on a wide light screen; it must cause no error and no request."""
     name, tab = opened
     tab.show()
     yield name, tab
@@ -125,7 +125,7 @@ def test_an_audit_draws_what_its_record_holds(page):
 
 
 @on(*AUDITS)
-def test_the_numbers_on_the_page_are_the_records(page):
+def test_the_numbers_on_the_page_are_those_of_the_record(page):
     name, tab = page
     record = finite(AUDITS[name]())
     assert tab.run("JSON.parse(document.getElementById('record').textContent)") == record
@@ -159,7 +159,7 @@ def test_the_numbers_of_runs_are_the_results(page):
 
 
 @on("sweep")
-def test_a_choice_moves_the_marks_of_a_trade_off(page):
+def test_choosing_a_measure_moves_the_marks_of_a_trade_off(page):
     _, tab = page
     shown = "document.querySelector('.canvas').data.map((trace) => trace.x)"
     title = "document.querySelector('.xtitle').textContent"
@@ -198,7 +198,7 @@ def test_text_is_readable_in_light_and_dark(page):
 
 
 @on("odd")
-def test_the_texts_of_an_audit_cannot_leave_their_place(page):
+def test_markup_in_the_texts_of_an_audit_is_shown_as_text(page):
     _, tab = page
     assert tab.run("document.querySelectorAll('img, b').length") == 0
     shown = tab.run("document.querySelector('.ytick text').textContent")
@@ -207,7 +207,7 @@ def test_the_texts_of_an_audit_cannot_leave_their_place(page):
 
 
 @on("published marvell", "runs")
-def test_paper_shows_every_table_on_white(page):
+def test_print_shows_every_table_on_white(page):
     _, tab = page
     assert tab.run(HIDDEN) > 0  # folded away on the screen
     tab.show(scheme="dark", media="print")

@@ -35,13 +35,13 @@ PATIENCE = 60.0
 class Browser:
     """Chromium on its debugging pipe: JSON, each message closed by a zero byte.
 
-    A pipe needs no port and no package, and the browser leaves when it closes.
+    A pipe needs no port and no package, and the browser exits when it closes.
     """
 
     def __init__(self, home):
         reads, self._out = os.pipe()
         self._in, writes = os.pipe()
-        # Out of the way of 3 and 4, where the launcher puts them.
+        # Above 3 and 4, which the launcher overwrites.
         passed = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (reads, writes)]
         self._process = subprocess.Popen(  # noqa: S603
             [
@@ -65,7 +65,7 @@ class Browser:
         self.events = []
 
     def call(self, method, session=None, **params):
-        """Return the answer to one command; what is reported meanwhile is kept."""
+        """Return the answer to one command; events that arrive meanwhile are kept."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         message |= {"sessionId": session} if session else {}
@@ -79,9 +79,9 @@ class Browser:
         until = time.monotonic() + PATIENCE
         while b"\0" not in self._rest:
             ready, _, _ = select([self._in], [], [], max(0.0, until - time.monotonic()))
-            assert ready, f"the browser said nothing for {PATIENCE:.0f} s"
+            assert ready, f"no message from the browser for {PATIENCE:.0f} s"
             part = os.read(self._in, 1 << 20)
-            assert part, f"the browser left with code {self._process.wait(5)}"
+            assert part, f"the browser exited with code {self._process.wait(5)}"
             self._rest += part
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
@@ -114,7 +114,7 @@ class Browser:
 
 
 class Tab:
-    """One open page, and what was heard from it."""
+    """One open page and its events."""
 
     def __init__(self, browser, session):
         self.browser, self.session = browser, session

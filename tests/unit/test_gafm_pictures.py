@@ -1,8 +1,8 @@
-"""The pictures of GAFM: from plain records, with the numbers that were put in."""
+"""The plots of GAFM, and the part of a run's page that shows them."""
 
 from report_examples import ODD
 from tacit.report import runs_page
-from tacit.report.components import component_plot, ratio_plot, repetitions
+from tacit.report.plots import component_plot, ratio_plot, repetitions
 
 
 def record(**more):
@@ -37,7 +37,7 @@ def record(**more):
     }
 
 
-def test_each_class_has_its_own_points():
+def test_each_class_is_a_trace_with_its_own_points():
     plot = component_plot("gan", [0.1, 0.9, 0.8], [1.0, 2.0, 3.0], [0, 1, 1])
     negatives, positives = plot.data
     assert (negatives["x"], negatives["y"]) == ([1.0], [0.1])
@@ -57,7 +57,7 @@ def test_repetitions_and_ratios_keep_every_number():
     assert "chosen delta is 0.05" in drawn.label
 
 
-def test_the_page_of_a_run_shows_the_parts_and_the_own_output(tmp_path):
+def test_the_page_of_a_run_shows_gradient_parts_and_embedding_leak(tmp_path):
     chosen = {
         "delta": 0.1,
         "rows": [{"delta": 0.1, "ratios": {"norm": 0.7}}, {"delta": 0.2, "ratios": {"norm": 0.9}}],
@@ -74,13 +74,13 @@ def test_the_page_of_a_run_shows_the_parts_and_the_own_output(tmp_path):
         "AUC of 0.988",
         "raw test AUC 0.070",
         "What the objective claims: empirical only",
-        "Leakage for its worth over delta",
+        "Leak AUC / training AUC over delta",
     ):
         assert said in text, said
     assert ODD not in text
 
 
-def test_a_run_without_components_has_no_such_part(tmp_path):
+def test_a_run_without_components_has_no_gradient_part(tmp_path):
     page = tmp_path / "page.html"
     runs_page(page, {"one": record(components=None), "two": record()})
     assert page.read_text().count("<h2") > 0

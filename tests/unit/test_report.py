@@ -1,4 +1,4 @@
-"""The report's pages as files: complete, escaped, exact, and clear about what they do not know."""
+"""The report's pages as files: self-contained, escaped, exact, explicit about what is unknown."""
 
 import html
 import json
@@ -21,7 +21,7 @@ PAPERS = ("#ffffff", "#14171b")  # the light and the dark page
 
 
 class Page(HTMLParser):
-    """What a browser would find in a page, without running it."""
+    """The tags, texts and scripts of a page; nothing is run."""
 
     def __init__(self, path):
         super().__init__()
@@ -82,7 +82,7 @@ def record(request):
     return AUDITS[request.param]()
 
 
-def test_an_audit_page_carries_its_record_and_its_exact_numbers(tmp_path, record):
+def test_an_audit_page_contains_its_record_and_its_exact_numbers(tmp_path, record):
     page = audit(tmp_path, record)
     assert page.record == finite(record)
     for field in ("leak_auc", "low", "high", "null_low", "null_high", "baseline", "bound"):
@@ -100,7 +100,7 @@ def test_nothing_on_a_page_runs_or_loads_but_its_own_scripts(tmp_path, record):
         assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
 
 
-def test_an_audit_page_never_promises(tmp_path, record):
+def test_an_audit_page_says_neither_safe_nor_nan(tmp_path, record):
     page = audit(tmp_path, record)
     assert not re.search(r"\bsafe", page.text, re.IGNORECASE)
     assert "nan" not in page.text.lower().split()
@@ -116,13 +116,13 @@ def test_an_audit_page_never_promises(tmp_path, record):
         (None, "unknown", "Unknown"),
     ],
 )
-def test_the_verdict_is_said_in_words_first(tmp_path, state, look, words):
+def test_the_verdict_comes_first_and_in_words(tmp_path, state, look, words):
     page = audit(tmp_path, {**published_marvell(), "state": state})
     assert page.all("div", id="verdict", **{"class": f"verdict {look}"})
     assert page.text.index(words) < page.text.index("energy ranks")
 
 
-def test_tables_and_plots_can_be_read_without_seeing_them(tmp_path):
+def test_tables_and_plots_are_labelled_for_screen_readers(tmp_path):
     for page in (audit(tmp_path, published_marvell()), runs(tmp_path, RUNS)):
         tables = page.all("table")
         assert len(page.all("caption")) == len(tables) > 3
@@ -135,7 +135,7 @@ def test_tables_and_plots_can_be_read_without_seeing_them(tmp_path):
         assert targets == {a["id"] for a in page.all("h2")}
 
 
-def test_what_an_audit_says(tmp_path):
+def test_an_audit_page_states_data_protection_and_assumption(tmp_path):
     text = audit(tmp_path, published_marvell()).text
     for part in (
         "Label leakage audit",
@@ -189,7 +189,7 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_colours_of_plots_stand_out_on_both_pages(paper):
+def test_colours_of_plots_have_contrast_on_light_and_dark_pages(paper):
     for colour in [*(figures.style(i)[0] for i in range(7)), figures.GREY, figures.LIMIT]:
         low, high = sorted((luminance(colour), luminance(paper)))
         assert (high + 0.05) / (low + 0.05) >= 3, colour
@@ -219,7 +219,7 @@ def test_one_run_has_a_page_of_its_own(tmp_path):
     assert "Leak AUC in each epoch" in page.text
 
 
-def test_a_runs_page_says_what_is_odd_about_its_runs(tmp_path):
+def test_a_runs_page_names_mixed_data_interruptions_and_streams(tmp_path):
     stream = results("none", {"norm": 0.6}, 0.7)
     history = [{**stream["history"][0], "test": None}, *stream["history"][1:]]
     stream |= {"dataset": "criteo", "interrupted": True, "memory_leak": {"pooled": 0.8}}
@@ -235,7 +235,7 @@ def test_a_runs_page_says_what_is_odd_about_its_runs(tmp_path):
     assert not bare.all("figure")
 
 
-def test_the_demo_page_still_stands(tmp_path):
+def test_the_demo_page_has_its_figures_and_alarms(tmp_path):
     from tacit.cli import demo
 
     leaks = {attack: {"pooled": 0.9} for attack in demo.ATTACKS}
@@ -254,7 +254,7 @@ def test_the_demo_page_still_stands(tmp_path):
 
 
 @pytest.mark.parametrize("module", ["torch", "plotly", "jinja2"])
-def test_what_a_page_is_made_with_loads_only_when_one_is_written(module):
+def test_torch_plotly_and_jinja2_load_only_when_a_page_is_written(module):
     code = f"import sys, tacit, tacit.cli, tacit.report; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
 
@@ -273,7 +273,7 @@ def test_templates_escape_and_refuse_what_is_not_given():
         found.from_string("{{ missing }}").render()
 
 
-def test_a_number_that_is_none_is_shown_as_not_available(tmp_path):
+def test_nan_and_infinity_are_shown_as_not_available(tmp_path):
     rows = [["a", float("nan")], ["b", float("inf")], ["c", 0.5]]
     blocks = [report.TableBlock(["name", "value"], rows, fields=["name", "value"])]
     report.write_page(tmp_path / "x.html", title="t", subtitle="s", blocks=blocks)

@@ -19,7 +19,7 @@ from tacit.papers.records import frontier, share_below
 from tacit.papers.reproduce import planned, reproduce
 from tacit.protect import PROTECTIONS
 from tacit.report import sweep_plots, table_text
-from tacit.report.sweep import spoken
+from tacit.report.sweep import measure_name
 
 SMALL = {
     "dataset": "breast_cancer",
@@ -100,7 +100,7 @@ def checked(finding):
     return finding
 
 
-def test_every_name_is_there():
+def test_every_study_has_its_name():
     found = {}
     for study in studies():
         found.setdefault(study.paper, set()).add(study.name)
@@ -108,7 +108,7 @@ def test_every_name_is_there():
 
 
 @pytest.mark.parametrize("study", studies(), ids=lambda s: s.name)
-def test_a_study_says_what_it_is(study):
+def test_a_study_is_described_and_asks_for_less_when_quick(study):
     assert find(study.name) is find(study.full_name)
     assert all((study.title, study.place, study.scaled))
     assert all(one.source and one.what for one in study.published)
@@ -155,13 +155,13 @@ def test_published_numbers_are_the_papers():
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_it_runs_small(name):
+def test_a_study_runs_on_small_data(name):
     records = records_of(find(name), keep=lambda config: config.seed == 0, **TINY[name])
     checked(find(name).read(records))
 
 
 @pytest.mark.parametrize("name", [f"gafm/{name}" for name in NAMES["gafm"]])
-def test_gafm_runs_small(name):
+def test_a_gafm_study_runs_on_small_data(name):
     records = records_of(
         find(name), keep=lambda config: config.seed == 0, model="gafm_net", batch_size=128, epochs=4
     )
@@ -184,7 +184,7 @@ BRIEF = "exploit(trials=1, examples=100, epochs=5)"
         ("table2-ablation", (BRIEF, BRIEF[:-1] + ", lambda_p=0)")),
     ],
 )
-def test_exploit_runs_small(name, attacks):
+def test_an_exploit_study_runs_on_small_data(name, attacks):
     records = records_of(
         find(name), dataset="digits", rows=300, epochs=2, batch_size=64, attacks=attacks
     )
@@ -197,7 +197,7 @@ def test_exploit_runs_small(name, attacks):
     assert len(found["exploit(trials=1, examples=100, epochs=5)"]["epochs"]) == 2
 
 
-def test_observations_are_those_of_the_gradients():
+def test_observations_agree_with_the_gradients():
     """At a cut one layer deep, dh/dz is the same for all: norms tell |p - y| and nothing else."""
     records = records_of(
         find("fig2-observations"), monitor_every=3, model="mlp(hidden=8, layers=1)"
@@ -236,9 +236,12 @@ def test_the_trade_off_compares_curves():
     shares = [cell for row in finding.tables[-1].rows for cell in row[2:] if cell is not None]
     assert shares
     assert all(0 <= share <= 1 for share in shares)
-    (leak, worth), *_ = finding.tradeoffs
-    (plot,) = sweep_plots([asdict(record) for record in records], leak=leak, worth=worth)
-    assert [choice.options[0][0] for choice in plot.choices] == [spoken(leak), spoken(worth)]
+    (leak, utility), *_ = finding.tradeoffs
+    (plot,) = sweep_plots([asdict(record) for record in records], leak=leak, utility=utility)
+    assert [choice.options[0][0] for choice in plot.choices] == [
+        measure_name(leak),
+        measure_name(utility),
+    ]
     (means, *_) = plot.choices[1].options[0][1]
     family = [r.results["test"]["auc"] for r in records if r.config["protect"] == "iso(t=0.25)"]
     assert means[0] == pytest.approx(sum(family) / 2)
@@ -255,7 +258,7 @@ def test_the_run_time_is_timed_in_the_update():
     checked(study.read(records))
 
 
-def test_random_pictures_have_the_shape_of_the_paper():
+def test_random_images_have_the_shape_of_the_paper():
     from tacit.papers.marvell_runtime import _image_parties
 
     config = planned(find("table1-runtime"), changed={"batch_size": 4})[0][0]
@@ -280,11 +283,11 @@ def test_share_below(ours, theirs, share):
     assert found is None if share is None else found == pytest.approx(share, abs=0.01)
 
 
-def test_a_beaten_point_is_not_on_the_curve():
+def test_a_dominated_point_is_not_on_the_curve():
     assert frontier([(0.5, 0.9), (0.6, 0.7), (0.7, 0.8)]) == [(0.6, 0.7), (0.7, 0.8)]
 
 
-def test_what_is_missing_is_named(tmp_path):
+def test_missing_data_sets_and_wrong_fields_are_named(tmp_path):
     study = find("fig4-tradeoff")
     with pytest.raises(UsageError, match="tacit data describe criteo"):
         planned(study, data_dir=tmp_path)
@@ -295,7 +298,7 @@ def test_what_is_missing_is_named(tmp_path):
         planned(study, changed={"dataset": "ads", "epoch": 1})
 
 
-def test_it_resumes_and_writes_its_files(tmp_path):
+def test_a_reproduction_resumes_and_writes_its_files(tmp_path):
     study = find("fig2-observations")
     changed = {**SMALL, "monitor_every": 3}
     first = reproduce(study, out=tmp_path, changed=changed, workers=1)
@@ -313,7 +316,7 @@ def test_it_resumes_and_writes_its_files(tmp_path):
     assert (tmp_path / "rows.csv").read_text().count("\n") == 2
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command_lists_runs_and_prints(tmp_path, capsys):
     assert main(["reproduce", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["studies"]
     assert {one["name"] for one in listed} == {s.full_name for s in studies()}
@@ -349,7 +352,7 @@ def test_the_command(tmp_path, capsys):
         (["reproduce", "beyond", "--on", "moon"], "--on moon"),
     ],
 )
-def test_mistakes(capsys, words, part):
+def test_mistakes_exit_2_with_one_line(capsys, words, part):
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -361,7 +364,7 @@ def test_a_spread_keeps_its_count():
 
 
 @pytest.fixture
-def newcomers():
+def registered():
     """Register a protection with a parameter and an attack, and take both away again."""
     from tacit.protect.gaussian import Gaussian
 
@@ -378,34 +381,34 @@ def newcomers():
     class Louder(Gaussian):
         """Add Gaussian noise, under a name of its own."""
 
-    ATTACKS.register("coin_of_the_test")(Coin)
-    PROTECTIONS.register("louder_of_the_test")(Louder)
+    ATTACKS.register("test_coin")(Coin)
+    PROTECTIONS.register("test_louder")(Louder)
     yield
-    del ATTACKS.entries["coin_of_the_test"]
-    del PROTECTIONS.entries["louder_of_the_test"]
+    del ATTACKS.entries["test_coin"]
+    del PROTECTIONS.entries["test_louder"]
 
 
-def test_newcomers_appear_beyond_without_an_edit(newcomers):
+def test_whatever_is_registered_appears_in_beyond(registered):
     study = find("beyond")
-    cheap = ("norm", "coin_of_the_test")
+    cheap = ("norm", "test_coin")
     trials = study.plan(False)
-    assert any(trial.get("protect") == "louder_of_the_test(sigma=1)" for trial in trials)
-    assert all("coin_of_the_test" in trial["attacks"] for trial in trials)
+    assert any(trial.get("protect") == "test_louder(sigma=1)" for trial in trials)
+    assert all("test_coin" in trial["attacks"] for trial in trials)
     records = records_of(
         study,
-        keep=lambda c: c.protect in ("none", "louder_of_the_test(sigma=1)") and c.labels is None,
+        keep=lambda c: c.protect in ("none", "test_louder(sigma=1)") and c.labels is None,
         attacks=cheap,
         rows=200,
         epochs=2,
     )
     table, over_epochs = checked(study.read(records)).tables
-    assert [row[0] for row in table.rows] == ["none", "louder_of_the_test(sigma=1)"]
+    assert [row[0] for row in table.rows] == ["none", "test_louder(sigma=1)"]
     assert list(table.header[-2:]) == list(cheap)
     assert table.rows[0][-2].mean > table.rows[0][-1].mean  # norm finds more than a coin
     assert list(over_epochs.header) == ["protection", "epoch 1", "epoch 2"]
 
 
-def test_who_refuses_the_data_is_listed(newcomers):
+def test_a_mechanism_that_refuses_the_data_is_listed(registered):
     study = find("beyond")
     records = records_of(
         study,

@@ -1,8 +1,10 @@
-"""What a sweep is made of, without running one: its trials, its store, its rows, its picture."""
+"""The parts of a sweep, without running one: its trials, its store, its rows, its picture."""
 
 import csv
 import json
 import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pyarrow.parquet as pq
@@ -10,6 +12,7 @@ import pytest
 
 from sweep_examples import SMALL, sweep_records
 from tacit.errors import SpecError, UsageError
+from tacit.experiment import sweep
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.export import row_of, write_csv, write_parquet
 from tacit.experiment.grid import read_sweep, trials_of
@@ -71,7 +74,7 @@ def test_a_mistake_is_found_before_the_first_run(values, part):
     assert "\n" not in str(caught.value)
 
 
-def test_the_key_is_what_is_asked_for_and_nothing_else():
+def test_the_key_depends_on_settings_and_task_only():
     one = TrainConfig.of({**SMALL, "protect": "marvell(4)"})
     same = TrainConfig.of({**SMALL, "protect": "marvell( s = 4.0 )", "threads": 2, "data_dir": "x"})
     keys = {key_of(one, "a:b"), key_of(same, "a:b")}
@@ -97,7 +100,7 @@ def test_a_store_holds_what_several_writers_append(tmp_path):
     assert len(list((tmp_path / "s" / "journal").iterdir())) == 2
 
 
-def test_a_torn_last_line_is_a_trial_that_did_not_end(tmp_path):
+def test_an_incomplete_last_line_is_ignored(tmp_path):
     store = SweepStore(tmp_path / "s")
     store.append(record(key="a"))
     store.append(record(key="b"))
@@ -180,7 +183,7 @@ def test_families_run_over_their_strength_and_panels_over_the_rest():
 
 def test_the_picture_has_a_mark_for_every_run_and_every_mean():
     records = sweep_records()
-    text, width, height = sweep_svg(records, leak="leak.norm.mean", worth="test.loss")
+    text, width, height = sweep_svg(records, leak="leak.norm.mean", utility="test.loss")
     root = ET.fromstring(text)  # noqa: S314 - our own text
     assert (root.get("width"), root.get("height")) == (str(width), str(height))
     marks = [e for e in root.iter() if "scale(" in (e.get("transform") or "")]
@@ -200,3 +203,14 @@ def test_a_page_of_failures_alone_says_so(tmp_path):
     text = (tmp_path / "p.html").read_text()
     assert "No trial ran to its end" in text
     assert "&lt;i&gt;batch&lt;/i&gt; is too large" in text
+
+
+def test_a_sweep_has_as_many_workers_as_the_group_was_given_cores(monkeypatch):
+    monkeypatch.setattr(sweep, "cores", lambda: 3)
+    assert sweep._runner("local", workers=None, address=None).slots == 3
+    assert sweep._runner("local", workers=5, address=None).slots == 5
+
+
+def test_the_process_that_hands_out_trials_does_not_load_torch():
+    code = "import sys, tacit.experiment.sweep; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603

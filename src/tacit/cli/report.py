@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.plugin_option import Plugins
-from tacit.cli.report_sweep import SweepFiles, check_place, is_store
+from tacit.cli.report_sweep import SweepFiles, check_output, is_store
 from tacit.errors import UsageError
 
 FORMAT = 1
@@ -32,7 +32,7 @@ def report(
     out: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html"),
     leak: Annotated[str | None, _of_sweep("Leak to begin with, such as leak.norm.mean.")] = None,
     worth: Annotated[str | None, _of_sweep("Utility to begin with, such as test.loss.")] = None,
-    svg: Annotated[Path | None, _of_sweep("Still picture to write.")] = None,
+    svg: Annotated[Path | None, _of_sweep("SVG picture to write.")] = None,
     pdf: Annotated[Path | None, _of_sweep("The same as PDF, printed by chromium.")] = None,
     csv: Annotated[Path | None, _of_sweep("Rows of all trials to write.")] = None,
     parquet: Annotated[Path | None, _of_sweep("The same as Parquet.")] = None,
@@ -47,7 +47,7 @@ def report(
         files = wanted.write(runs[0])
         _tell(out, "sweep", files, as_json=as_json)
         return
-    wanted.refuse_alone()
+    wanted.refuse_options()
     from tacit.report import audit_page, runs_page  # noqa: PLC0415 - loads only when used
 
     found = {path: _read(path) for path in dict.fromkeys(map(_file, runs))}
@@ -57,7 +57,7 @@ def report(
             f"RUN {audits[0]}: is an audit, and an audit has a page of its own: "
             f"name it alone, or name training runs only"
         )
-    check_place(out)
+    check_output(out)
     if audits:
         audit_page(out, found[audits[0]])
     else:
@@ -73,7 +73,7 @@ def _tell(out: Path, kind: str, files: list[Path], *, as_json: bool) -> None:
 
 
 def _file(path: Path) -> Path:
-    """Return the file that a word of the command line names."""
+    """Return the results or the audit that an argument names."""
     if path.is_file():
         return path
     if not path.is_dir():
@@ -113,9 +113,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """Name each run after its directory, with as many parents as it takes to differ.
+    """Name each run after its directory, with as many parents as names need to differ.
 
-    The state folder of a party has the party's own folder for a name.
+    The state folder of a party is named after the party's own folder.
     """
     stems = [p.resolve() for p in paths]
     stems = [p.parent if p.name in _KINDS else p.with_suffix("") for p in stems]

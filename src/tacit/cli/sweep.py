@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from tacit.cli.plugin_option import Plugins
-from tacit.cli.report_sweep import check_place
+from tacit.cli.report_sweep import check_output
 from tacit.cli.sweep_view import SweepView
 from tacit.errors import TacitError, UsageError
 
@@ -40,7 +40,7 @@ def sweep(
     if on not in ("local", "ray"):
         raise UsageError(f"--on {on}: must be local or ray")
     if report is not None:
-        check_place(report, "--report")
+        check_output(report, "--report")
     from tacit.experiment.grid import read_sweep  # noqa: PLC0415 - loads only when used
 
     plan = read_sweep(file)

@@ -65,7 +65,7 @@ class SweepView:
 
 
 def duration(seconds: float) -> str:
-    """Return a time that one reads at a glance.
+    """Return a duration in its two largest units.
 
     >>> duration(7.4), duration(125), duration(3 * 3600 + 59)
     ('7 s', '2 min 5 s', '3 h 0 min')
@@ -86,5 +86,5 @@ def _line(record: TrialRecord) -> str:
     if record.error is not None:
         return f"{what}: failed: {record.error}"
     test: Any = (record.results or {}).get("test") or {}
-    worth = f" test AUC {test['auc']:.4f}," if isinstance(test.get("auc"), float) else ""
-    return f"{what}:{worth} {record.run.get('seconds', 0):.1f} s"
+    auc = f" test AUC {test['auc']:.4f}," if isinstance(test.get("auc"), float) else ""
+    return f"{what}:{auc} {record.run.get('seconds', 0):.1f} s"

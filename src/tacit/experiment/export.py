@@ -1,4 +1,4 @@
-"""A sweep's records as rows: one per trial, for pandas (Parquet), for everyone else (CSV)."""
+"""A sweep's records as one flat row per trial, in Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LISTS = ("history",)
 
 
 def row_of(record: TrialRecord) -> dict[str, Any]:
-    """Return one flat row: the configuration, then what was found, then the facts of the run.
+    """Return one flat row: the configuration, then the results, then the facts of the run.
 
     Nested records become dotted names (``test.auc``, ``leak.cosine.q95``); the history of the
     epochs stays in the store.
@@ -25,7 +25,7 @@ def row_of(record: TrialRecord) -> dict[str, Any]:
     (1, 0.7, 2.0)
     """
     found = {name: v for name, v in (record.results or {}).items() if name not in _LISTS}
-    # The configuration says the same for most, and stays for a trial that failed.
+    # Many results repeat the configuration, which a failed trial has as well.
     results = {name: v for name, v in _flat(found) if record.config.get(name) is None}
     head = {"key": record.key, "state": record.state, "error": record.error}
     return {**head, **record.config, **results, **dict(_flat({"run": record.run}))}

@@ -70,13 +70,6 @@ class Runner(Protocol):
         ...
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @final
 class _Worker:
     """One worker process. Its standard input is ours alone: it ends when we do."""

@@ -19,9 +19,10 @@ from typing import Any, Literal, final
 
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig
-from tacit.experiment.local_pool import Ended, Job, LocalPool, Runner, cores
+from tacit.experiment.local_pool import Ended, Job, LocalPool, Runner
 from tacit.experiment.sweep_store import SweepStore, TrialRecord, key_of, settings_of
 from tacit.experiment.sweep_worker import TRAIN
+from tacit.party.cpu import cores
 from tacit.plugins import loaded_files
 
 ATTEMPTS = 3

@@ -1,4 +1,4 @@
-"""Where a sweep's results lie: journals that are only ever appended to, one per writer.
+"""A sweep's results on disk: journals that are only appended to, one per writer.
 
 ::
 
@@ -6,8 +6,8 @@
     STORE/journal/HOST-PID-X.jsonl   one line per trial that ended, written by that process alone
 
 No two processes write to one file, so no lock is needed and a store may lie on a file system that
-several machines share. A process that is killed while it writes leaves a last line without an end,
-which nobody reads; nobody writes to that file again.
+several machines share. A process that is killed while it writes leaves an incomplete last line,
+which is not read; nothing is written to that file again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tacit.plugins import Plugin
 
 FORMAT = 1
 _KIND = "tacit sweep"
-# Where a table lies and how many threads there are: not what is asked for.
-_PLACES = {"data_dir", "threads"}
-# Settings that came later: where they are off, results lie under the key that they always had.
+# The data directory and the number of threads do not change what is asked for.
+_NOT_ASKED = {"data_dir", "threads"}
+# Settings that were added later: where one is off, the key is the same as without it.
 _LATER = ("rare",)
 
 
@@ -62,7 +62,7 @@ class TrialRecord:
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:
     """Return what a trial is asked to do, as plain values."""
-    return config.model_dump(mode="json", exclude=_PLACES)
+    return config.model_dump(mode="json", exclude=_NOT_ASKED)
 
 
 def key_of(config: TrainConfig, task: str, *, plugins: Iterable[Plugin] = ()) -> str:
@@ -74,7 +74,7 @@ def key_of(config: TrainConfig, task: str, *, plugins: Iterable[Plugin] = ()) ->
     >>> key_of(one, "a:b") == key_of(TrainConfig(protect="marvell( 4 )"), "a:b")
     True
     """
-    # Parties that are not named were once written as one: what was kept then is still found.
+    # An unset number of parties was once written as 1: earlier results keep their key.
     settings = {**settings_of(config), "parties": config.parties or 1}
     for name in _LATER:
         if settings[name] is None:
@@ -118,19 +118,19 @@ class SweepStore:
     def _make(self, head: Path) -> None:
         try:
             (self.path / "journal").mkdir(parents=True, exist_ok=True)
-            # Complete from the moment it has its name, whoever makes it first.
+            # The file is complete when it gets its name, whichever process is first.
             content = json.dumps({"format": FORMAT, "kind": _KIND}) + "\n"
             place_file(head, content.encode(), mode=0o666)
         except OSError as error:
             raise UsageError(f"--store {self.path}: cannot be made: {error.strerror}") from None
 
     def refresh(self) -> list[TrialRecord]:
-        """Take in what any process has added since; return what is new in ``records``."""
+        """Read what any process has appended since; return the records that are new."""
         new = []
         for journal in sorted((self.path / "journal").glob("*.jsonl")):
             for record in self._added(journal):
                 known = self.records.get(record.key)
-                # What was measured first stays; what failed may succeed, or fail, once more.
+                # The first complete record stays; a failed one may be replaced.
                 if known is None or not known.done:
                     self.records[record.key] = record
                     new.append(record)
@@ -169,7 +169,7 @@ class SweepStore:
 
 
 def _ours(path: Path) -> bool:
-    """Return whether a file is part of a store that somebody has begun to make."""
+    """Return whether a file is part of a store that another process is creating."""
     return path.name == "journal" or path.name.startswith(".store-")
 
 

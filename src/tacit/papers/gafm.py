@@ -20,7 +20,7 @@ from tacit.papers.study import (
     published_table,
 )
 from tacit.report import Plot
-from tacit.report.components import ratio_plot, repetitions
+from tacit.report.plots import ratio_plot, repetitions
 from tacit.training.metrics import mean as batch_mean
 
 _ATTACKS = ("norm", "mean(hard=true)", "median(hard=true)")

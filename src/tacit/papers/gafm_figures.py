@@ -12,7 +12,7 @@ from tacit.papers.gafm import MEASURES, SCALED, by_method, method_of, settings, 
 from tacit.papers.records import grouped, mean_of, number, present, spread_of
 from tacit.papers.study import Cell, Finding, PaperClaim, Study, Tabulated
 from tacit.report import Plot
-from tacit.report.components import component_plot, repetitions
+from tacit.report.plots import component_plot, repetitions
 
 
 def _plan_gradients(full: bool) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Ours: every protection against every attack, over epochs: the table that no paper has.
+"""Every protection against every attack, over epochs: a table that no paper has.
 
-Both come from the registries: a protection, a label mechanism or an attack that is registered
+They come from the registries: a protection, a label mechanism or an attack that is registered
 appears here without an edit.
 """
 
@@ -20,7 +20,7 @@ from tacit.protect import LABELS, PROTECTIONS
 from tacit.report import lines
 from tacit.spec import Registry
 
-# How strong to be where a name alone does not say it; whatever is not named here is tried at 1.
+# The strengths of protections with a parameter; one that is not named here is tried at 1.
 _USUAL = {
     "gaussian": ("gaussian(sigma=0.05)",),
     "iso": ("iso(t=1)", "iso(t=4)"),
@@ -34,11 +34,11 @@ _USUAL = {
     "gaussian_labels": ("gaussian_labels(sigma=1)",),
 }
 _GIVEN = {"positive", "hints", "centres", "embeddings", "labelled"}
-_MORE = {"embeddings", "labelled"}  # what tells something without any gradient
+_MORE = {"embeddings", "labelled"}  # these tell something without any gradient
 
 
 def _specs(registry: Registry[Any]) -> Iterator[tuple[str, str | None]]:
-    """Yield a spec of everything that is registered, or its name and why there is none."""
+    """Yield a spec of every entry, or its name and the reason why it has none."""
     for entry in registry:
         if entry.name in _USUAL:
             yield from ((spec, None) for spec in _USUAL[entry.name])
@@ -85,12 +85,12 @@ def _plan(full: bool) -> list[dict[str, Any]]:
 
 
 def attack_briefly(config: TrainConfig) -> dict[str, Any]:
-    """Train and attack, a minute each; whoever refuses the data says why."""
+    """Train, and give each attack a minute; a refusal of the data is the result."""
     return _try(config, full=False)
 
 
 def attack_fully(config: TrainConfig) -> dict[str, Any]:
-    """Train and attack, each as long as it takes; whoever refuses the data says why."""
+    """Train, and give each attack all its time; a refusal of the data is the result."""
     return _try(config, full=True)
 
 

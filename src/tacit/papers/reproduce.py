@@ -1,9 +1,9 @@
-"""Reproductions: a study's trials through a sweep that resumes, and what they come to, in files.
+"""Run a study's trials as a sweep that resumes, and write its results to files.
 
 ::
 
     OUT/result.json     tables, claims, the paper's numbers, what was scaled down
-    OUT/page.html       the same for people, with figures
+    OUT/page.html       the same as a page, with figures
     OUT/table.md        the tables as text
     OUT/figure-*.svg    trade-offs, where the study has them; axes are chosen on the page
     OUT/rows.csv        one row per trial
@@ -39,14 +39,16 @@ def planned(
     data_dir: Path | None = None,
     changed: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[TrainConfig, ...], list[str]]:
-    """Return a study's trials, and the data sets that it must do without.
+    """Return a study's trials, and the data sets whose files are missing.
 
     ``changed`` sets fields of every trial; trials that are then equal are one.
     """
     values = [{**trial, **(changed or {}), "data_dir": data_dir} for trial in study.trials(full)]
-    trials = trials_of({"trial": values}, source=study.full_name)  # mistakes come before files
+    trials = trials_of(
+        {"trial": values}, source=study.full_name
+    )  # wrong settings are refused before files are looked for
     names = list(dict.fromkeys(trial.dataset for trial in trials))
-    missing = [name for name in names if not _here(name, data_dir)]
+    missing = [name for name in names if not _available(name, data_dir)]
     kept = tuple(trial for trial in trials if trial.dataset not in missing)
     if not kept:
         raise UsageError(
@@ -56,7 +58,7 @@ def planned(
     return kept, missing
 
 
-def _here(name: str, data_dir: Path | None) -> bool:
+def _available(name: str, data_dir: Path | None) -> bool:
     if name.endswith(_FILES):
         return True
     return not data.describe(name).places or bool(data.find(name, data_dir))
@@ -156,14 +158,14 @@ def _write(
     files = {"json": "result.json", "page": "page.html", "table": "table.md", "rows": "rows.csv"}
     plain = [asdict(replace(one, results=_slim(one))) for one in records]
     figures = list(finding.figures)
-    for place, (leak, worth) in enumerate(finding.tradeoffs, 1):
+    for place, (leak, utility) in enumerate(finding.tradeoffs, 1):
         name = f"figure-{place}.svg"
-        text, _, _ = sweep_svg(plain, leak=leak, worth=worth)
+        text, _, _ = sweep_svg(plain, leak=leak, utility=utility)
         (out / name).write_text(text, encoding="utf-8")
         files[f"figure-{place}"] = name
     if finding.tradeoffs:
-        leak, worth = finding.tradeoffs[0]
-        figures += sweep_plots(plain, leak=leak, worth=worth)
+        leak, utility = finding.tradeoffs[0]
+        figures += sweep_plots(plain, leak=leak, utility=utility)
     record["files"] = {kind: str(out / name) for kind, name in files.items()}
     (out / files["table"]).write_text(table_text(record), encoding="utf-8")
     paper_page(out / files["page"], record, figures)
@@ -172,7 +174,7 @@ def _write(
 
 
 def _slim(record: TrialRecord) -> dict[str, Any] | None:
-    """Return results without what no trade-off draws."""
+    """Return results without the history, which no trade-off draws."""
     if record.results is None:
         return None
     return {name: value for name, value in record.results.items() if name != "history"}

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from tacit.party.config import PartyConfig
-from tacit.party.state_files import Log, checkpoints_of
-from tacit.state_dir import StateFolder
+if TYPE_CHECKING:
+    from tacit.party.config import PartyConfig
+    from tacit.party.state_files import Log
+    from tacit.state_dir import StateFolder
 
 
 def cores(root: Path = Path("/")) -> int:
     """Return the cores that this process may run on, less where its group has a smaller share.
 
     The share is what a container or a systemd unit was given (``cpu.max``, ``cpu.cfs_quota_us``);
-    a part of a core does not count, and at least one does.
+    a part of a core does not count, and at least one does. ``joblib.cpu_count`` reads the limit of
+    the topmost group alone: it does not see that of a systemd unit or of a nested group.
     """
     has_affinity = hasattr(os, "sched_getaffinity")
     here = len(os.sched_getaffinity(0)) if has_affinity else (os.cpu_count() or 1)
@@ -57,6 +60,8 @@ def threads_of(config: PartyConfig, folder: StateFolder, *, log: Log) -> int:
     must come out the same. So a run keeps the number that it began with, on whatever machine it
     goes on; one from before the number was kept had one thread.
     """
+    from tacit.party.state_files import checkpoints_of  # noqa: PLC0415 - loads torch
+
     held = folder.read(THREADS)
     before = int(held["threads"]) if held is not None else None
     if before is None and checkpoints_of(config).steps():

@@ -16,8 +16,7 @@ from tacit.report.figures import Plot, bars, lines
 from tacit.report.page import write_page
 from tacit.report.paper import paper_page, table_text
 from tacit.report.runs import runs_page
-from tacit.report.sweep import sweep_page, sweep_plots
-from tacit.report.sweep_svg import sweep_svg
+from tacit.report.sweep import sweep_page, sweep_plots, sweep_svg
 
 __all__ = [
     "Badge",

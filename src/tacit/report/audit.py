@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from tacit.fields import Fields, finite
-from tacit.report.audit_plots import (
+from tacit.report.audit_figures import (
     confusion,
     curves,
     distributions,
+    galleries,
     over_epochs,
     sorted_over_epochs,
 )
-from tacit.report.audit_table import by_attack, reached
 from tacit.report.blocks import (
+    Badge,
     Cell,
     Facts,
+    Figure,
     Heading,
     Items,
     PageBlock,
@@ -25,12 +27,13 @@ from tacit.report.blocks import (
     TableBlock,
     Verdict,
 )
-from tacit.report.gallery import galleries
+from tacit.report.figures import bars
 from tacit.report.page import write_page
+from tacit.report.plots import Dot, dots
 from tacit.report.png import Pixels
 
 # What a certificate may hold, in words; anything else in it is shown under its own name.
-_CLAIMS = {
+_CERTIFICATE = {
     "spec": "Protection",
     "how": "Parameters",
     "assumption": "Assumption",
@@ -45,6 +48,39 @@ _CLAIMS = {
     "baseline_auc": "AUC of the features alone, as given",
     "combined_auc": "Bound on the AUC of features and randomised label together",
 }
+_LIMITS = ("low", "high", "null_low", "null_high", "baseline", "bound")
+# Field and heading of each column: three narrow tables are easier to read than a wide one.
+_MEASURED = (
+    ("attack", "attack"),
+    ("leak_auc", "leak AUC"),
+    ("state", "state"),
+    ("low", "low"),
+    ("high", "high"),
+    ("null_low", "null from"),
+    ("null_high", "null to"),
+    ("baseline", "baseline"),
+    ("bound", "bound"),
+    ("clustering_accuracy", "clustering accuracy"),
+)
+_VERDICTS = (("attack", "attack"), ("verdict", "verdict"))
+_EFFORT = (
+    ("attack", "attack"),
+    ("mean", "batch mean"),
+    ("q95", "batch q95"),
+    ("accumulated", "adds up"),
+    ("batches", "batches"),
+    ("examples", "examples"),
+    ("seconds", "seconds"),
+)
+_READING = (
+    "Leak AUC is how well an attack ranks positives before negatives, whichever end they come out "
+    "at: 0.5 is nothing, 1.0 is every label. The whiskers (low, high) are its interval. The grey "
+    "band (null) is where scores without any information fall. The baseline is what features alone "
+    "predict: leakage is what exceeds it. The bound is what the certificate claims for honest "
+    "batches, under the assumption given below. An attack that adds up uses all releases about an "
+    "example together; batch mean and q95 are over single batches, where chance alone lifts the "
+    "number."
+)
 
 
 def audit_page(
@@ -56,12 +92,12 @@ def audit_page(
     """
     kept = finite(record)
     audit = Fields(kept, "")
-    rows = sorted(audit.rows("table"), key=reached, reverse=True)
+    rows = sorted(audit.rows("table"), key=_strength, reverse=True)
     order = _order(audit, rows)
     blocks: list[PageBlock] = [
         Verdict(audit.text("state"), audit.text("verdict")),
         Facts(_facts(audit, rows)),
-        *by_attack(rows),
+        *_by_attack(rows),
         *over_epochs(audit, order),
         *sorted_over_epochs(audit, order),
         *confusion(audit, order),
@@ -72,7 +108,8 @@ def audit_page(
         *_claims(audit),
         *_skipped(audit),
     ]
-    source, truth = audit.need("tape").text("source"), audit.need("truth").text("source")
+    source = audit.part_or_empty("tape").text("source")
+    truth = audit.part_or_empty("truth").text("source")
     write_page(
         path,
         title="Label leakage audit",
@@ -80,6 +117,73 @@ def audit_page(
         blocks=blocks,
         record=kept,
     )
+
+
+def _strength(row: Fields) -> float:
+    """Return an attack's leak AUC, or its clustering accuracy where it has none."""
+    leak = row.number("leak_auc")
+    return (row.number("clustering_accuracy") if leak is None else leak) or 0.0
+
+
+def _by_attack(rows: Sequence[Fields]) -> list[PageBlock]:
+    """Return the leakage of each attack, the worst first."""
+    clustered = any(row.number("clustering_accuracy") is not None for row in rows)
+    found = _MEASURED if clustered else _MEASURED[:-1]
+    return [
+        Heading("Leakage by attack"),
+        *_plots(rows),
+        _table(rows, found, caption="Leakage by attack"),
+        Paragraph(_READING),
+        _table(rows, _VERDICTS, caption="What that means"),
+        _table(rows, _EFFORT, caption="How each attack ran"),
+    ]
+
+
+def _plots(rows: Sequence[Fields]) -> list[PageBlock]:
+    found: list[PageBlock] = []
+    measured = [_dot(row) for row in rows if row.number("leak_auc") is not None]
+    if measured:
+        title = "Leak AUC of each attack against baseline and bound"
+        found.append(Figure(dots({"measured, with interval": measured}, title=title)))
+    else:
+        found.append(Paragraph("No attack gave a leak AUC."))
+    # With two classes the leak AUC says it already.
+    clustered = {
+        row.text("attack"): value
+        for row in rows
+        if row.number("leak_auc") is None
+        and (value := row.number("clustering_accuracy")) is not None
+    }
+    if clustered:
+        title = "Clustering accuracy"
+        found.append(Figure(bars({"": clustered}, title=title, y="accuracy", span=(0, 1.08))))
+    return found
+
+
+def _dot(row: Fields) -> Dot:
+    limits = {name: row.number(name) for name in _LIMITS}
+    return Dot(name=row.text("attack"), value=row.number("leak_auc"), **limits)
+
+
+def _table(
+    rows: Sequence[Fields], columns: Sequence[tuple[str, str]], *, caption: str
+) -> TableBlock:
+    return TableBlock(
+        [heading for _, heading in columns],
+        [[_cell(row, field) for field, _ in columns] for row in rows],
+        caption=caption,
+        fields=[field for field, _ in columns],
+    )
+
+
+def _cell(row: Fields, field: str) -> Cell:
+    if field == "state":
+        return Badge(row.text(field), row.text(field)) if row.text(field) else None
+    if field in ("attack", "verdict"):
+        return row.text(field) or None
+    if field == "accumulated":
+        return "yes" if row.flag(field) else "no"
+    return row.number(field)
 
 
 def _order(audit: Fields, rows: Sequence[Fields]) -> list[str]:
@@ -90,9 +194,10 @@ def _order(audit: Fields, rows: Sequence[Fields]) -> list[str]:
 
 
 def _facts(audit: Fields, rows: Sequence[Fields]) -> list[tuple[str, Cell, str]]:
-    tape, truth, worst = audit.need("tape"), audit.need("truth"), audit.text("worst")
+    tape, truth = audit.part_or_empty("tape"), audit.part_or_empty("truth")
+    worst = audit.text("worst")
     row = next((row for row in rows if row.text("attack") == worst), Fields({}, ""))
-    base, claim = audit.need("baseline"), audit.need("certificate")
+    base, claim = audit.part_or_empty("baseline"), audit.part_or_empty("certificate")
     trained = audit.part("trained")
     facts: list[tuple[str, Cell, str]] = [
         _worst(row, worst),
@@ -133,18 +238,18 @@ def _claims(audit: Fields) -> list[PageBlock]:
             ),
         ]
     rows: list[list[Cell]] = [
-        [_CLAIMS.get(key, key), value]
-        for key in dict.fromkeys([*_CLAIMS, *claim.value])
-        if (value := _claimed(claim, key)) is not None
+        [_CERTIFICATE.get(key, key), value]
+        for key in dict.fromkeys([*_CERTIFICATE, *claim.value])
+        if (value := _certificate_cell(claim, key)) is not None
     ]
     return [heading, TableBlock(["claim", "value"], rows, caption="The certificate")]
 
 
-def _claimed(claim: Fields, key: str) -> Cell:
-    """Return a field that the page knows, strictly; of others only what a cell can show."""
+def _certificate_cell(claim: Fields, key: str) -> Cell:
+    """Return a field of a certificate; of a field that is not known here only text or number."""
     if key in ("spec", "how", "assumption"):
         return claim.text(key) or None
-    if key in _CLAIMS:
+    if key in _CERTIFICATE:
         return claim.number(key)
     found = claim.value[key]
     return found if isinstance(found, (str, int, float)) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from tacit.fields import finite
-from tacit.report.figures import Plot, plain
+from tacit.report.figures import Plot, plotly_text
 
 # The style and the name of each state of an audit. Nothing promises more than was measured.
 _STATES = {
@@ -160,7 +160,7 @@ class Figure:
         """What the page's script reads."""
         choices = {
             choice.axis: [
-                {"name": plain(name, at_most=90), "values": values}
+                {"name": plotly_text(name, at_most=90), "values": values}
                 for name, values in choice.options
             ]
             for choice in self.plot.choices

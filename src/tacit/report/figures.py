@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, final
 
-# After Okabe and Ito, for readers who do not see red and green alike; moved to a middle lightness,
-# so that each stands out from a white page and from a dark one. Symbols tell them apart as well.
+# After Okabe and Ito, for colour-blind readers; of a middle lightness, so that each is visible on a
+# white page and on a dark one. Symbols differ as well.
 _COLOURS = ("#1B80C4", "#D9620A", "#0E9470", "#C4679A", "#A87400", "#8A5CC2", "#4F8A8B")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 GREY = "#7D8590"
-LIMIT = "#C8283C"  # what should not be exceeded, and nothing else
+LIMIT = "#C8283C"  # for bounds only
 # Lines that are not measured: colour and dash.
 _LOOKS = {"reference": (GREY, "longdashdot"), "baseline": (GREY, "dot"), "bound": (LIMIT, "dash")}
 _LAYOUT: dict[str, Any] = {
@@ -57,7 +57,7 @@ class Plot:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line: points, an interval around them where there is one, and a place in the colours.
+    """One line: points, an interval around them where there is one, and the number of its colour.
 
     ``look`` marks a line that is not measured: ``reference``, ``baseline`` or ``bound``.
     """
@@ -71,10 +71,10 @@ class Series:
     look: str = ""
 
 
-def plain(text: str, *, at_most: int = 60) -> str:
-    """Return text that plotly shows as it is: it would read tags, and wrap nothing.
+def plotly_text(text: str, *, at_most: int = 60) -> str:
+    """Return text with its tags escaped, which plotly would read, and cut: plotly wraps nothing.
 
-    >>> plain("<script>"), plain("a" * 9, at_most=5)
+    >>> plotly_text("<script>"), plotly_text("a" * 9, at_most=5)
     ('&lt;script&gt;', 'aaaa…')
     """
     short = text if len(text) <= at_most else text[: at_most - 1] + "…"
@@ -86,19 +86,19 @@ def style(place: int) -> tuple[str, str]:
     return _COLOURS[place % 7], _SYMBOLS[(place + place // 7) % 7]
 
 
-def faded(colour: str, share: float) -> str:
-    """Return a colour with a share of its strength.
+def with_opacity(colour: str, opacity: float) -> str:
+    """Return a colour as CSS, partly transparent.
 
-    >>> faded("#1B80C4", 0.15)
+    >>> with_opacity("#1B80C4", 0.15)
     'rgba(27,128,196,0.15)'
     """
     red, green, blue = bytes.fromhex(colour.removeprefix("#"))
-    return f"rgba({red},{green},{blue},{share})"
+    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plotly's own options
     """Return an axis with a title that never sits on its tick labels."""
-    text = {"text": plain(title), "standoff": 8}
+    text = {"text": plotly_text(title), "standoff": 8}
     return {"title": text, "automargin": True, "fixedrange": True, "zeroline": False, **more}
 
 
@@ -119,7 +119,7 @@ def lines(series: Mapping[str, Values], *, title: str, x: str, y: str) -> Plot:
 def line_plot(
     drawn: Sequence[Series], *, title: str, x: str, y: str, span: tuple[float, float] | None = None
 ) -> Plot:
-    """Return lines over whole numbers, with intervals, and their numbers by place."""
+    """Return lines over whole numbers, with intervals, and a table of their values."""
     places = sorted({place for line in drawn for place in line.x if place is not None})
     step = max(1, round((places[-1] - places[0]) / 10)) if places else 1
     ends = {"range": [places[0] - step / 3, places[-1] + step / 3]} if places else {}
@@ -171,15 +171,16 @@ def _bar(name: str, values: Mapping[str, float | None], *, place: int, y: str) -
     text = ["" if value is None else f"{value:.2f}" for value in values.values()]
     return {
         "type": "bar",
-        "name": plain(name),
-        "x": [plain(key, at_most=24) for key in values],
+        "name": plotly_text(name),
+        "x": [plotly_text(key, at_most=24) for key in values],
         "y": list(values.values()),
         "text": text,
         "textposition": "outside",
         "textangle": 0,
         "cliponaxis": False,
         "marker": {"color": style(place)[0]},
-        "hovertemplate": f"%{{fullData.name}}<br>%{{x}}: {plain(y)} %{{y:.4f}}<extra></extra>",
+        "hovertemplate": f"%{{fullData.name}}<br>%{{x}}: {plotly_text(y)} %{{y:.4f}}"
+        "<extra></extra>",
     }
 
 
@@ -188,14 +189,14 @@ def _trace(line: Series, *, x: str, y: str) -> dict[str, Any]:
     colour, dash = _LOOKS.get(line.look, (colour, "solid"))
     return {
         "type": "scatter",
-        "name": plain(line.name),
+        "name": plotly_text(line.name),
         "x": list(line.x),
         "y": list(line.y),
         "mode": "lines" if line.look else "lines+markers",
         "line": {"color": colour, "dash": dash, "width": 2},
         "marker": {"color": colour, "symbol": symbol, "size": 7},
-        "hovertemplate": f"%{{fullData.name}}<br>{plain(x)} %{{x}}: "
-        f"{plain(y)} %{{y:.4f}}<extra></extra>",
+        "hovertemplate": f"%{{fullData.name}}<br>{plotly_text(x)} %{{x}}: "
+        f"{plotly_text(y)} %{{y:.4f}}<extra></extra>",
     }
 
 
@@ -215,7 +216,7 @@ def _band(line: Series) -> list[dict[str, Any]]:
             "x": xs + xs[::-1],
             "y": lows + highs[::-1],
             "fill": "toself",
-            "fillcolor": faded(style(line.style)[0], 0.15),
+            "fillcolor": with_opacity(style(line.style)[0], 0.15),
             "line": {"width": 0},
             "mode": "lines",
             "hoverinfo": "skip",

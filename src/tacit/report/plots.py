@@ -1,4 +1,4 @@
-"""The plots of leakage: dots against their limits, score densities, ROC curves, the trade-off."""
+"""The plots of leakage: dots against limits, densities, ROC curves, trade-offs, GAFM's parts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from tacit.report.figures import GREY, LIMIT, Plot, axis, faded, layout, plain, style
+from tacit.report.figures import GREY, LIMIT, Plot, axis, layout, plotly_text, style, with_opacity
 
+# The parts of a gradient that GAFM records.
+COMPONENTS = {
+    "whole": "Released gradient",
+    "gan": "GAN part, before mixing",
+    "penalty": "Penalty part, before mixing",
+}
 _RATES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
 
 
@@ -51,7 +57,7 @@ class Curve:
 @final
 @dataclass(frozen=True)
 class _Placed:
-    """A dot at its height, in a lane of its own."""
+    """A dot with its height and the height of its row."""
 
     dot: Dot
     y: float
@@ -59,7 +65,7 @@ class _Placed:
 
 
 def dots(groups: Mapping[str, Sequence[Dot]], *, title: str) -> Plot:
-    """Return one lane per name and group: the dot, its whiskers, the null band and the limits."""
+    """Return one row per name and group: the dot, its whiskers, the null band and the limits."""
     names = list(dict.fromkeys(dot.name for found in groups.values() for dot in found))
     placed = {
         group: list(_placed(found, names, place=place, groups=len(groups)))
@@ -75,7 +81,7 @@ def dots(groups: Mapping[str, Sequence[Dot]], *, title: str) -> Plot:
     lane = max(36, 20 * len(groups) + 10)
     return Plot(
         title=title,
-        label=f"{title}: {_spoken(every, many=len(groups) > 1, groups=placed)}",
+        label=f"{title}: {_description(every, many=len(groups) > 1, groups=placed)}",
         data=data,
         layout=layout(
             axis("leak AUC", range=_span(every), nticks=7),
@@ -83,7 +89,7 @@ def dots(groups: Mapping[str, Sequence[Dot]], *, title: str) -> Plot:
                 "",
                 range=[len(names) - 0.5, -0.5],
                 tickvals=list(range(len(names))),
-                ticktext=[plain(name, at_most=24) for name in names],
+                ticktext=[plotly_text(name, at_most=24) for name in names],
                 showgrid=False,
             ),
             height=130 + lane * len(names),
@@ -110,7 +116,7 @@ def densities(found: Histogram) -> Plot:
 
 
 def roc(curves: Sequence[Curve]) -> Plot:
-    """Return ROC curves, with what is caught at low false positive rates as numbers."""
+    """Return ROC curves, and a table of true positive rates at low false positive rates."""
     title = "True against false positive rate"
     chance = {
         "type": "scatter",
@@ -140,30 +146,143 @@ def roc(curves: Sequence[Curve]) -> Plot:
 
 
 def trade_off(points: Sequence[tuple[str, float, float]], *, x: str, y: str) -> Plot:
-    """Return one mark per run: what leaks at most against what the model is worth."""
+    """Return one mark per run: the highest leak AUC against the utility."""
     title = "What protection buys, and what it costs"
     data = [
         {
             "type": "scatter",
             "mode": "markers",
-            "name": plain(name),
+            "name": plotly_text(name),
             "x": [leak],
-            "y": [worth],
+            "y": [utility],
             "marker": {"size": 12, "color": style(i)[0], "symbol": style(i)[1]},
-            "hovertemplate": f"%{{fullData.name}}<br>{plain(x)} %{{x:.4f}}<br>"
-            f"{plain(y)} %{{y:.4f}}<extra></extra>",
+            "hovertemplate": f"%{{fullData.name}}<br>{plotly_text(x)} %{{x:.4f}}<br>"
+            f"{plotly_text(y)} %{{y:.4f}}<extra></extra>",
         }
-        for i, (name, leak, worth) in enumerate(points)
+        for i, (name, leak, utility) in enumerate(points)
     ]
     return Plot(
         title=title,
         label=f"{title}: {y} against {x}; better is up and to the left.",
         data=data,
         layout=layout(
-            axis(x, range=[0.48, 1.02], nticks=7), axis(y, range=_wide([p[2] for p in points]))
+            axis(x, range=[0.48, 1.02], nticks=7),
+            axis(y, range=_value_range([p[2] for p in points])),
         ),
         header=["run", x, y],
         rows=[list(point) for point in points],
+    )
+
+
+def component_plot(
+    name: str, predictions: Sequence[float], gradients: Sequence[float], labels: Sequence[float]
+) -> Plot:
+    """Return predictions against scalar gradients, one mark per example, a colour per class."""
+    title = COMPONENTS.get(name, name)
+    found = []
+    every = list(zip(gradients, predictions, labels, strict=False))
+    for place, word in enumerate(("negatives", "positives")):
+        chosen = [point for point in every if point[2] == place]
+        colour, symbol = style(place)
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": word,
+                "x": [point[0] for point in chosen],
+                "y": [point[1] for point in chosen],
+                "marker": {"color": colour, "symbol": symbol, "size": 5, "opacity": 0.55},
+                "hovertemplate": f"{word}<br>gradient %{{x:.4g}}, "
+                "prediction %{y:.4f}<extra></extra>",
+            }
+        )
+    return Plot(
+        title=title,
+        label=f"{title}: the model's prediction against the gradient at the cut, one mark per "
+        "example, negatives and positives apart by colour and shape.",
+        data=found,
+        layout=layout(axis("gradient", nticks=5), axis("prediction")),
+    )
+
+
+def repetitions(
+    groups: Mapping[str, Sequence[tuple[float, float]]], *, title: str, attack: str
+) -> Plot:
+    """Return one mark per repetition: the model's AUC against an attack's leak AUC."""
+    data = []
+    for place, (name, points) in enumerate(groups.items()):
+        colour, symbol = style(place)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plotly_text(name),
+                "x": [utility for utility, _ in points],
+                "y": [leak for _, leak in points],
+                "marker": {"color": colour, "symbol": symbol, "size": 9},
+                "hovertemplate": "%{fullData.name}<br>test AUC %{x:.4f}, leak AUC %{y:.4f}"
+                "<extra></extra>",
+            }
+        )
+    return Plot(
+        title=title,
+        label=f"{title}: test AUC against the leak AUC of {attack}, one mark per repetition, for "
+        f"{', '.join(groups) or 'nothing'}; better is down and to the right.",
+        data=data,
+        layout=layout(axis("test AUC"), axis(f"leak AUC of {attack}", range=[0.48, 1.02])),
+        header=["method", "test AUC", "leak AUC"],
+        rows=[[name, *point] for name, points in groups.items() for point in points],
+    )
+
+
+def ratio_plot(
+    ratios: Mapping[str, Mapping[float, float]], *, title: str, chosen: float | None = None
+) -> Plot:
+    """Return leak AUC / training AUC over delta, a line per attack, the chosen delta marked."""
+    deltas = sorted({delta for values in ratios.values() for delta in values})
+    data: list[dict[str, Any]] = []
+    for place, (name, values) in enumerate(ratios.items()):
+        colour, symbol = style(place)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": plotly_text(name),
+                "x": sorted(values),
+                "y": [values[delta] for delta in sorted(values)],
+                "line": {"color": colour, "width": 2},
+                "marker": {"color": colour, "symbol": symbol, "size": 8},
+                "hovertemplate": "%{fullData.name}<br>delta %{x}: ratio %{y:.4f}<extra></extra>",
+            }
+        )
+    marked = (
+        []
+        if chosen is None
+        else [
+            {
+                "type": "line",
+                "x0": chosen,
+                "x1": chosen,
+                "y0": 0,
+                "y1": 1,
+                "yref": "paper",
+                "line": {"color": GREY, "dash": "dot", "width": 2},
+            }
+        ]
+    )
+    measure_name = "" if chosen is None else f" The chosen delta is {chosen:g}."
+    return Plot(
+        title=title,
+        label=f"{title}: leak AUC divided by training AUC over delta, one line each for "
+        f"{', '.join(ratios) or 'nothing'}.{measure_name}",
+        data=data,
+        layout=layout(
+            axis("delta", tickvals=deltas, showgrid=False),
+            axis("leak AUC / training AUC"),
+            shapes=marked,
+        ),
+        header=["delta", *ratios],
+        rows=[[delta, *(values.get(delta) for values in ratios.values())] for delta in deltas],
     )
 
 
@@ -187,7 +306,7 @@ def _null_bands(spots: Sequence[_Placed]) -> list[dict[str, Any]]:
                 "mode": "lines",
                 "x": [x for low, high, _ in known for x in (low, high, None)],
                 "y": [end for _, _, y in known for end in (y, y, None)],
-                "line": {"color": faded(GREY, 0.45), "width": width},
+                "line": {"color": with_opacity(GREY, 0.45), "width": width},
                 "hovertemplate": "without information: up to %{x:.4f}<extra></extra>",
             }
         ]
@@ -199,7 +318,7 @@ def _null_bands(spots: Sequence[_Placed]) -> list[dict[str, Any]]:
 def _limits(
     spots: Sequence[_Placed], what: str, name: str, *, colour: str, dash: str
 ) -> list[dict[str, Any]]:
-    """Return an upright line through each lane; equal values of neighbours join up."""
+    """Return a vertical line through each row; equal values of neighbours are one line."""
     ends: list[list[float]] = []
     for spot in spots:
         value, top, foot = getattr(spot.dot, what), spot.y - spot.lane / 2, spot.y + spot.lane / 2
@@ -231,11 +350,11 @@ def _whiskers(group: str, spots: Sequence[_Placed], *, place: int) -> dict[str, 
     down = [max(0.0, value - (s.dot.low or value)) for value, s in known]
     return {
         "type": "scatter",
-        "name": plain(group),
+        "name": plotly_text(group),
         "mode": "markers",
         "x": [value for value, _ in known],
         "y": [s.y for _, s in known],
-        "text": [plain(s.dot.name) for _, s in known],
+        "text": [plotly_text(s.dot.name) for _, s in known],
         "marker": {"color": colour, "symbol": symbol, "size": 10},
         "error_x": {
             "type": "data",
@@ -256,14 +375,14 @@ def _span(spots: Sequence[_Placed]) -> list[float]:
     return [min(0.5, *values, 0.5) - 0.015, 1.015]
 
 
-def _wide(values: Sequence[float]) -> list[float]:
-    """Return a range that does not blow a difference in the third digit up to a precipice."""
+def _value_range(values: Sequence[float]) -> list[float]:
+    """Return a range of at least 0.05: a difference in the third digit should look small."""
     middle, reach = (max(values) + min(values)) / 2, max(values) - min(values)
     half = max(0.6 * reach, 0.025)
     return [middle - half, middle + half]
 
 
-def _spoken(
+def _description(
     spots: Sequence[_Placed], *, many: bool, groups: Mapping[str, Sequence[_Placed]]
 ) -> str:
     if many:
@@ -284,7 +403,7 @@ def _steps(
         "y": [*values, *values[-1:]],
         "line": {"shape": "hv", "color": colour, "width": 2, "dash": "solid" if place else "dot"},
         "fill": "tozeroy",
-        "fillcolor": faded(colour, 0.25),
+        "fillcolor": with_opacity(colour, 0.25),
         "hovertemplate": f"{name}: density %{{y:.4g}} from %{{x:.4g}}<extra></extra>",
     }
 
@@ -294,7 +413,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
     dash = ("solid", "dash", "dot", "dashdot")[curve.style % 4]
     return {
         "type": "scatter",
-        "name": plain(curve.attack),
+        "name": plotly_text(curve.attack),
         "mode": "lines",
         "x": list(curve.fpr),
         "y": list(curve.tpr),

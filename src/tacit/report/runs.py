@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from tacit.fields import Fields, finite
 from tacit.report.blocks import (
@@ -18,20 +19,84 @@ from tacit.report.blocks import (
     TableBlock,
     Verdict,
 )
-from tacit.report.components import component_blocks
 from tacit.report.figures import Plot, Series, line_plot
 from tacit.report.page import write_page
-from tacit.report.plots import Dot, dots, trade_off
-from tacit.report.results import MEMORY, Run, leaks_of
+from tacit.report.plots import COMPONENTS, Dot, component_plot, dots, ratio_plot, trade_off
+
+_MEMORY = "memory"  # the attack that adds up all releases; its result may stand by itself
+
+
+@final
+@dataclass(frozen=True)
+class _Run:
+    """One run's results, under the name that the page gives it."""
+
+    name: str
+    found: Fields
+
+    @property
+    def leaks(self) -> dict[str, Fields]:
+        """The leak of each attack over the whole run."""
+        return _leaks_of(self.found)
+
+    @property
+    def history(self) -> list[Fields]:
+        """The measures at the end of each epoch or day."""
+        return self.found.rows("history")
+
+    @property
+    def memory(self) -> float | None:
+        """The leak AUC of the attack that adds up all epochs."""
+        return _memory(self.found)
+
+    @property
+    def test_auc(self) -> float | None:
+        """The model's AUC on the test rows."""
+        return self.found.part_or_empty("test").number("auc")
+
+    @property
+    def bound(self) -> float | None:
+        """What the last certificate claims for one release."""
+        return self.found.part_or_empty("certificate").number("auc_bound")
+
+    def worst(self) -> tuple[float | None, str]:
+        """Return the highest leak AUC and the attack that reached it.
+
+        >>> _Run("a", Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")).worst()
+        (0.9, 'memory')
+        """
+        values = [(leak.number("pooled"), name) for name, leak in self.leaks.items()]
+        known = [(value, name) for value, name in values if value is not None]
+        return max(known, default=(None, ""))
+
+
+def _leaks_of(found: Fields) -> dict[str, Fields]:
+    """Return the leak of each attack in a run or a part of it, that of memory among them.
+
+    >>> found = Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")
+    >>> {name: leak.number("pooled") for name, leak in _leaks_of(found).items()}
+    {'norm': 0.5, 'memory': 0.9}
+    """
+    leaks = found.named("leak")
+    if (memory := _memory(found)) is not None and _MEMORY not in leaks:
+        leaks[_MEMORY] = Fields({"pooled": memory}, f"{found.where}.memory_leak")
+    return leaks
+
+
+def _memory(found: Fields) -> float | None:
+    if isinstance(found.value.get("memory_leak"), Mapping):
+        return found.part_or_empty("memory_leak").number("pooled")
+    return found.number("memory_leak")
+
 
 _SPAN = (0.49, 1.01)
 # Field, heading and value; the data set only where runs differ in it.
-_COLUMNS: tuple[tuple[str, str, Callable[[Run], Cell]], ...] = (
+_COLUMNS: tuple[tuple[str, str, Callable[[_Run], Cell]], ...] = (
     ("run", "run", lambda run: run.name),
     ("protection", "protection", lambda run: run.found.text("protection")),
     ("dataset", "data", lambda run: run.found.text("dataset")),
     ("test.auc", "test AUC", lambda run: run.test_auc),
-    ("train.loss", "train loss", lambda run: run.found.need("train").number("loss")),
+    ("train.loss", "train loss", lambda run: run.found.part_or_empty("train").number("loss")),
     ("worst", "worst leak", lambda run: run.worst()[0]),
     ("worst_attack", "by", lambda run: run.worst()[1]),
     ("memory_leak", "memory leak", lambda run: run.memory),
@@ -48,12 +113,32 @@ _READING = (
     "add up. Own output is the leak AUC of the feature parties' embedding itself, where it is one "
     "number wide."
 )
+_GRADIENTS = (
+    "Each point is an example of the last epoch. Where the two classes lie apart along the "
+    "gradient's axis, the gradient tells the label. The objective is designed so that its parts "
+    "move the classes in opposite directions and cancel out. The distance under each picture is a "
+    "cross-fitted lower estimate of the total variation between the classes: 0 is no difference."
+)
+_EMBEDDING_LEAK = (
+    "The feature parties' own output, by itself and without any gradient, ranks the labels of "
+    "examples that were held out with an AUC of {value:.3f}: what a gradient hides is not hidden "
+    "from whoever holds the trained embedding."
+)
+_JOINT_LEAK = (
+    "Read beside the embedding that each belongs to, the gradients of this one epoch tell "
+    "the label with an AUC of {value:.3f} to whoever knows half of the labels (nearest neighbours, "
+    "each half judged by the other)."
+)
+_FLIPPED = (
+    "The generator had learnt the two classes the wrong way round (raw test AUC {value:.3f}); the "
+    "label party reversed its predictions by its training labels, without sending anything."
+)
 
 
 def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
     """Write one page about the results of one or several training runs, by name."""
     kept = finite(runs)
-    every = [Run(name, Fields(found, name)) for name, found in kept.items()]
+    every = [_Run(name, Fields(found, name)) for name, found in kept.items()]
     one = every[0] if len(every) == 1 else None
     write_page(
         path,
@@ -67,16 +152,16 @@ def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
             _table(every),
             *_leakage(every),
             *_over_time(every),
-            *_trade(every),
+            *_tradeoff(every),
             *_layers(every),
-            *component_blocks(every),
+            *_gradient_parts(every),
             *_releases(every),
         ],
         record={"runs": kept},
     )
 
 
-def _subtitle(runs: Sequence[Run]) -> str:
+def _subtitle(runs: Sequence[_Run]) -> str:
     models = dict.fromkeys(
         f"{run.found.text('model') or 'a model'} on {run.found.text('dataset') or 'unnamed data'}"
         for run in runs
@@ -84,16 +169,18 @@ def _subtitle(runs: Sequence[Run]) -> str:
     return f"A split model trained across parties: {', '.join(models)}."
 
 
-def _verdicts(runs: Sequence[Run]) -> list[PageBlock]:
-    """Return what a run says of itself at its end; of several, those that leak."""
+def _verdicts(runs: Sequence[_Run]) -> list[PageBlock]:
+    """Return the verdict of one run; of several, the verdicts of those that leak."""
     found = [(run.name, run.found.part("verdict")) for run in runs]
-    told = [(name, one.text("state"), one.text("text")) for name, one in found if one is not None]
+    verdicts = [
+        (name, one.text("state"), one.text("text")) for name, one in found if one is not None
+    ]
     if len(runs) == 1:
-        return [Verdict(state, text) for _, state, text in told]
-    return [Paragraph(f"{name}: {text}") for name, state, text in told if state == "leaks"]
+        return [Verdict(state, text) for _, state, text in verdicts]
+    return [Paragraph(f"{name}: {text}") for name, state, text in verdicts if state == "leaks"]
 
 
-def _notes(runs: Sequence[Run]) -> list[PageBlock]:
+def _notes(runs: Sequence[_Run]) -> list[PageBlock]:
     notes: list[PageBlock] = []
     if len({run.found.text("dataset") for run in runs}) > 1:
         notes.append(
@@ -105,12 +192,12 @@ def _notes(runs: Sequence[Run]) -> list[PageBlock]:
     return notes
 
 
-def _facts(run: Run) -> list[tuple[str, Cell, str]]:
+def _facts(run: _Run) -> list[tuple[str, Cell, str]]:
     leak, attack = run.worst()
-    found, test = run.found, run.found.need("test")
+    found, test = run.found, run.found.part_or_empty("test")
     return [
         ("Protection", found.text("protection") or None, found.text("objective")),
-        ("Test AUC", run.test_auc, _said("accuracy", test.number("accuracy"))),
+        ("Test AUC", run.test_auc, _note("accuracy", test.number("accuracy"))),
         ("Worst leak AUC", leak, f"by {attack}" if attack else ""),
         (
             "Bound of one release",
@@ -120,11 +207,11 @@ def _facts(run: Run) -> list[tuple[str, Cell, str]]:
             else "no certificate",
         ),
         ("Steps", found.number("steps"), f"{found.number('epochs') or '–'} epochs"),
-        ("Seconds", found.number("seconds"), _said("steps/s", found.number("steps_per_second"))),
+        ("Seconds", found.number("seconds"), _note("steps/s", found.number("steps_per_second"))),
     ]
 
 
-def _table(runs: Sequence[Run]) -> TableBlock:
+def _table(runs: Sequence[_Run]) -> TableBlock:
     columns = [
         column
         for column in _COLUMNS
@@ -138,7 +225,7 @@ def _table(runs: Sequence[Run]) -> TableBlock:
     )
 
 
-def _leakage(runs: Sequence[Run]) -> list[PageBlock]:
+def _leakage(runs: Sequence[_Run]) -> list[PageBlock]:
     groups = {run.name: _dots(run) for run in runs}
     groups = {name: found for name, found in groups.items() if found}
     if not groups:
@@ -160,7 +247,7 @@ def _leakage(runs: Sequence[Run]) -> list[PageBlock]:
     return [Heading("Leakage by attack"), Figure(plot), table, Paragraph(_READING)]
 
 
-def _dots(run: Run) -> list[Dot]:
+def _dots(run: _Run) -> list[Dot]:
     return [
         Dot(
             name=name,
@@ -169,33 +256,33 @@ def _dots(run: Run) -> list[Dot]:
             high=leak.number("high"),
             null_low=None if leak.number("null_high") is None else 0.5,
             null_high=leak.number("null_high"),
-            bound=None if name.startswith(MEMORY) else run.bound,  # that of one release
+            bound=None if name.startswith(_MEMORY) else run.bound,  # that of one release
         )
         for name, leak in run.leaks.items()
         if leak.number("pooled") is not None
     ]
 
 
-def _over_time(runs: Sequence[Run]) -> list[PageBlock]:
+def _over_time(runs: Sequence[_Run]) -> list[PageBlock]:
     unit = _unit(runs)
-    worth = [
+    utility = [
         Series(
             name=run.name,
-            x=_places(run.history),
+            x=_numbers(run.history),
             style=place,
-            y=[part.need("test").number("auc") for part in run.history],
+            y=[part.part_or_empty("test").number("auc") for part in run.history],
         )
         for place, run in enumerate(runs)
         if run.history
     ]
-    if not worth:
+    if not utility:
         return []
-    plot = line_plot(worth, title=f"Test AUC after each {unit}", x=unit, y="test AUC")
+    plot = line_plot(utility, title=f"Test AUC after each {unit}", x=unit, y="test AUC")
     return [Heading(f"{unit.capitalize()} by {unit}"), Figure(plot), *_leaks_over_time(runs, unit)]
 
 
-def _leaks_over_time(runs: Sequence[Run], unit: str) -> list[PageBlock]:
-    """One run: one plot of all attacks. Several: one plot per attack, a line per run."""
+def _leaks_over_time(runs: Sequence[_Run], unit: str) -> list[PageBlock]:
+    """Return one plot of all attacks for one run; for several, a plot per attack."""
     attacks = _attacks(runs)
     if len(runs) == 1:
         drawn = [
@@ -216,14 +303,14 @@ def _leak_plot(drawn: Sequence[Series], title: str, unit: str) -> Plot:
     return line_plot(drawn, title=title, x=unit, y="leak AUC", span=_SPAN)
 
 
-def _leak_line(run: Run, attack: str, *, name: str, style: int) -> Series:
-    parts = [part for part in run.history if attack in leaks_of(part)]
-    found = [leaks_of(part)[attack] for part in parts]
+def _leak_line(run: _Run, attack: str, *, name: str, style: int) -> Series:
+    parts = [part for part in run.history if attack in _leaks_of(part)]
+    found = [_leaks_of(part)[attack] for part in parts]
     values, low, high = ([leak.number(key) for leak in found] for key in ("pooled", "low", "high"))
-    return Series(name=name, x=_places(parts), y=values, low=low, high=high, style=style)
+    return Series(name=name, x=_numbers(parts), y=values, low=low, high=high, style=style)
 
 
-def _trade(runs: Sequence[Run]) -> list[PageBlock]:
+def _tradeoff(runs: Sequence[_Run]) -> list[PageBlock]:
     points = [
         (run.name, leak, run.test_auc)
         for run in runs
@@ -235,12 +322,12 @@ def _trade(runs: Sequence[Run]) -> list[PageBlock]:
     return [Heading("Trade-off"), Figure(plot), Paragraph("Better is up and to the left.")]
 
 
-def _layers(runs: Sequence[Run]) -> list[PageBlock]:
+def _layers(runs: Sequence[_Run]) -> list[PageBlock]:
     rows: list[list[Cell]] = [
         [run.name, layer, attack, leak.number("pooled"), leak.number("low"), leak.number("high")]
         for run in runs
         for layer, inner in run.found.named("layers").items()
-        for attack, leak in ((name, inner.need(name)) for name in inner.value)
+        for attack, leak in ((name, inner.part_or_empty(name)) for name in inner.value)
     ]
     if not rows:
         return []
@@ -251,38 +338,104 @@ def _layers(runs: Sequence[Run]) -> list[PageBlock]:
     ]
 
 
-def _releases(runs: Sequence[Run]) -> list[PageBlock]:
+def _releases(runs: Sequence[_Run]) -> list[PageBlock]:
     rows: list[list[Cell]] = [
-        [run.name, how, run.found.need("releases").number(how)]
+        [run.name, how, run.found.part_or_empty("releases").number(how)]
         for run in runs
-        for how in run.found.need("releases").value
+        for how in run.found.part_or_empty("releases").value
     ]
-    claims = {run.name: run.found.need("certificate").text("assumption") for run in runs}
-    said: list[list[Cell]] = [[name, text] for name, text in claims.items() if text]
+    claims = {run.name: run.found.part_or_empty("certificate").text("assumption") for run in runs}
+    assumed: list[list[Cell]] = [[name, text] for name, text in claims.items() if text]
     blocks: list[PageBlock] = []
     if rows:
         caption = "Where the protection's parameters came from"
         blocks.append(TableBlock(["run", "parameters", "releases"], rows, caption=caption))
-    if said:
+    if assumed:
         caption = "What each certificate assumes"
-        blocks.append(TableBlock(["run", "assumption"], said, caption=caption))
+        blocks.append(TableBlock(["run", "assumption"], assumed, caption=caption))
     return [Heading("What was released, and what is claimed"), *blocks] if blocks else []
 
 
-def _attacks(runs: Sequence[Run]) -> list[str]:
+def _attacks(runs: Sequence[_Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.leaks))
 
 
-def _unit(runs: Sequence[Run]) -> str:
-    """A stream is tested on a day before it trains on it, so its first day has no test."""
+def _unit(runs: Sequence[_Run]) -> str:
+    """Return what the parts of a run are: only the first day of a stream has no test."""
     return "day" if any(r.history and r.history[0].part("test") is None for r in runs) else "epoch"
 
 
-def _places(parts: Sequence[Fields]) -> list[float | None]:
-    """Return the parts as people count them, from 1; a party's run counts epochs."""
+def _numbers(parts: Sequence[Fields]) -> list[float | None]:
+    """Return the numbers of parts, counted from 1; a party's run counts epochs."""
     found = [part.number("epoch" if "epoch" in part.value else "part") for part in parts]
     return [None if at is None else at + 1 for at in found]
 
 
-def _said(what: str, number: float | None) -> str:
+def _note(what: str, number: float | None) -> str:
     return "" if number is None else f"{what} {number:.3f}"
+
+
+def _gradient_parts(runs: Sequence[_Run]) -> list[PageBlock]:
+    """Return the parts of the gradients at a cut one number wide, and what the embedding tells."""
+    blocks: list[PageBlock] = []
+    for run in runs:
+        found = run.found.part_or_empty("components")
+        if not found.numbers("label"):
+            continue
+        gradients = found.part_or_empty("gradients")
+        plots = [
+            Figure(
+                component_plot(
+                    name,
+                    _or_zero(found.numbers("prediction")),
+                    _or_zero(gradients.numbers(name)),
+                    _or_zero(found.numbers("label")),
+                )
+            )
+            for name in gradients.value
+        ]
+        distances = found.part_or_empty("tvd")
+        rows: list[list[Cell]] = [
+            [COMPONENTS.get(name, name), distances.number(name)] for name in gradients.value
+        ]
+        title = "Prediction against gradient" + (f": {run.name}" if len(runs) > 1 else "")
+        blocks += [Heading(title), SideBySide(plots)]
+        blocks.append(TableBlock(["gradient", "distance of the classes"], rows, caption=title))
+        blocks += [Paragraph(_GRADIENTS), *_gafm_notes(run.found), *_delta_selection(run.found)]
+    return blocks
+
+
+def _gafm_notes(found: Fields) -> list[PageBlock]:
+    notes: list[PageBlock] = []
+    own = found.number("embedding_leak")
+    if own is not None:
+        notes.append(Paragraph(_EMBEDDING_LEAK.format(value=own)))
+    joint = found.part_or_empty("components").number("joint_leak")
+    if joint is not None:
+        notes.append(Paragraph(_JOINT_LEAK.format(value=joint)))
+    raw = found.part_or_empty("test").number("raw_auc")
+    if found.part_or_empty("objective_record").flag("flipped") and raw is not None:
+        notes.append(Paragraph(_FLIPPED.format(value=raw)))
+    claim = found.part_or_empty("objective_record").text("claim")
+    if claim:
+        notes.append(Paragraph(f"What the objective claims: {claim}."))
+    return notes
+
+
+def _delta_selection(found: Fields) -> list[PageBlock]:
+    choice = found.part_or_empty("delta_selection")
+    ratios: dict[str, dict[float, float]] = {}
+    for row in choice.rows("rows"):
+        delta = row.number("delta")
+        for attack in row.part_or_empty("ratios").value:
+            value = row.part_or_empty("ratios").number(attack)
+            if delta is not None and value is not None:
+                ratios.setdefault(attack, {})[delta] = value
+    if not ratios:
+        return []
+    title = "Leak AUC / training AUC over delta"
+    return [Figure(ratio_plot(ratios, title=title, chosen=choice.number("delta")))]
+
+
+def _or_zero(values: Sequence[float | None]) -> list[float]:
+    return [0.0 if value is None else value for value in values]

@@ -1,18 +1,20 @@
-"""The page of a sweep: what leaks against what the model is worth, and every number behind it."""
+"""A sweep's trade-off, as a page with every number behind it and as an SVG picture."""
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from tacit.errors import UsageError
 from tacit.fields import Fields, finite
 from tacit.report.blocks import Cell, Facts, Figure, Heading, PageBlock, Paragraph, TableBlock
-from tacit.report.figures import AxisChoice, Plot, axis, faded, layout, plain, style
-from tacit.report.page import write_page
-from tacit.report.tradeoff import Panel, Strength, leaks_of, need_axis, panels_of, worths_of
+from tacit.report.figures import AxisChoice, Plot, axis, layout, plotly_text, style, with_opacity
+from tacit.report.page import templates, write_page
+from tacit.report.tradeoff import Panel, Strength, choose_axis, leaks_of, panels_of, utilities_of
 
 _WORDS = {"q95": "95% quantile over batches", "mean": "mean over batches", "pooled": "all batches"}
 _READING = (
@@ -21,6 +23,19 @@ _READING = (
     "is nothing, 1.0 is every label; mean and quantile are taken over batches, where chance alone "
     "lifts the number. Better is to the left, and up where more is better."
 )
+# The sheet of the SVG picture, in pixels.
+_WIDTH, _HEIGHT = 640, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 34, 52
+_ROW, _GAP = 18, 14  # of the legend
+_INK, _GRID = "#1b1f24", "#d5dbe1"
+_SHAPES = {
+    "square": "M-4-4H4V4H-4Z",
+    "diamond": "M0-5.5L5.5 0L0 5.5L-5.5 0Z",
+    "triangle-up": "M0-5L5 4H-5Z",
+    "x": "M-4-4L4 4M4-4L-4 4",
+    "cross": "M0-5V5M-5 0H5",
+    "star": "M0-5.5L1.5-1.7L5.2-1.7L2.3.7L3.2 4.5L0 2.3L-3.2 4.5L-2.3.7L-5.2-1.7L-1.5-1.7Z",
+}
 
 
 def sweep_page(
@@ -29,19 +44,24 @@ def sweep_page(
     *,
     title: str,
     leak: str | None = None,
-    worth: str | None = None,
+    utility: str | None = None,
 ) -> None:
-    """Write the page of a sweep's records; ``leak`` and ``worth`` are what it shows first."""
+    """Write the page of a sweep's records; ``leak`` and ``utility`` are what it shows first."""
     kept = finite(records)
     panels = panels_of(kept)
     failed = [Fields(r, "record") for r in kept if r.get("state") != "done"]
     done = sum(len(panel.trials) for panel in panels)
     blocks: list[PageBlock] = [
         Facts([("Trials", len(kept), ""), ("Done", done, ""), ("Failed", len(failed), "")]),
-        *_figures(panels, leak, worth),
+        *_figures(panels, leak, utility),
         *_failures(failed),
     ]
-    data = {name for p in panels for t in p.trials if (name := t.need("config").text("dataset"))}
+    data = {
+        name
+        for p in panels
+        for t in p.trials
+        if (name := t.part_or_empty("config").text("dataset"))
+    }
     write_page(
         path,
         title=f"Sweep: {title}",
@@ -52,34 +72,34 @@ def sweep_page(
     )
 
 
-def sweep_plots(records: Sequence[Mapping[str, Any]], *, leak: str, worth: str) -> list[Plot]:
-    """Return the trade-offs of a sweep's records, one for each setting, to stand on any page."""
+def sweep_plots(records: Sequence[Mapping[str, Any]], *, leak: str, utility: str) -> list[Plot]:
+    """Return the trade-offs of a sweep's records, one for each setting, for any page."""
     panels = panels_of(finite(records))
-    leaks, worths = axes_of(panels, leak=leak, worth=worth)
-    return [_plot(panel, leaks, worths) for panel in panels]
+    leaks, utilities = _axes_of(panels, leak=leak, utility=utility)
+    return [_plot(panel, leaks, utilities) for panel in panels]
 
 
-def axes_of(
-    panels: Sequence[Panel], *, leak: str | None, worth: str | None
+def _axes_of(
+    panels: Sequence[Panel], *, leak: str | None, utility: str | None
 ) -> tuple[list[str], list[str]]:
-    """Return the measures of leakage and of utility, those to show first in front."""
-    leaks, worths = leaks_of(panels), worths_of(panels)
-    if not leaks or not worths:
+    """Return the measures of leakage and of utility; those to show first come first."""
+    leaks, utilities = leaks_of(panels), utilities_of(panels)
+    if not leaks or not utilities:
         raise UsageError("the sweep has no trial with both a leak and a test measure: none to draw")
     first, second = (
-        need_axis(leak, leaks, option="--leak"),
-        need_axis(worth, worths, option="--worth"),
+        choose_axis(leak, leaks, option="--leak"),
+        choose_axis(utility, utilities, option="--worth"),
     )
     return (
         [first, *(name for name in leaks if name != first)],
-        [second, *(name for name in worths if name != second)],
+        [second, *(name for name in utilities if name != second)],
     )
 
 
-def spoken(name: str) -> str:
-    """Return a measure's name as one says it.
+def measure_name(name: str) -> str:
+    """Return a measure in words.
 
-    >>> spoken("leak.cosine.q95"), spoken("test.auc")
+    >>> measure_name("leak.cosine.q95"), measure_name("test.auc")
     ('leak AUC of cosine, 95% quantile over batches', 'test AUC')
     """
     parts = name.split(".")
@@ -93,18 +113,18 @@ def spoken(name: str) -> str:
     return f"{parts[0]} {short.get(parts[1], parts[1])}"
 
 
-def _figures(panels: Sequence[Panel], leak: str | None, worth: str | None) -> list[PageBlock]:
+def _figures(panels: Sequence[Panel], leak: str | None, utility: str | None) -> list[PageBlock]:
     if not panels:
         return [Paragraph("No trial ran to its end: there is nothing to draw.")]
-    leaks, worths = axes_of(panels, leak=leak, worth=worth)
+    leaks, utilities = _axes_of(panels, leak=leak, utility=utility)
     blocks: list[PageBlock] = [Heading("Trade-off")]
-    blocks += [Figure(_plot(panel, leaks, worths)) for panel in panels]
+    blocks += [Figure(_plot(panel, leaks, utilities)) for panel in panels]
     blocks += [Paragraph(_READING), Heading("Means over seeds")]
-    blocks += [_table(panel, leaks, worths) for panel in panels]
+    blocks += [_table(panel, leaks, utilities) for panel in panels]
     return blocks
 
 
-def _plot(panel: Panel, leaks: Sequence[str], worths: Sequence[str]) -> Plot:
+def _plot(panel: Panel, leaks: Sequence[str], utilities: Sequence[str]) -> Plot:
     title = "What protection buys, and what it costs" + (f": {panel.title}" if panel.title else "")
     names = ", ".join(family.name for family in panel.families)
     return Plot(
@@ -112,14 +132,14 @@ def _plot(panel: Panel, leaks: Sequence[str], worths: Sequence[str]) -> Plot:
         label=f"{title}: a measure of utility against a leak AUC, one line each for {names}.",
         data=[trace for place in range(len(panel.families)) for trace in _traces(panel, place)],
         layout=layout(
-            axis(spoken(leaks[0]), range=[0.48, 1.02], nticks=7),
-            axis(spoken(worths[0]), nticks=7),
+            axis(measure_name(leaks[0]), range=[0.48, 1.02], nticks=7),
+            axis(measure_name(utilities[0]), nticks=7),
             height=420,
         ),
         choices=[
             AxisChoice(axis="x", label="Leak", options=[_option(panel, name) for name in leaks]),
             AxisChoice(
-                axis="y", label="Utility", options=[_option(panel, name) for name in worths]
+                axis="y", label="Utility", options=[_option(panel, name) for name in utilities]
             ),
         ],
     )
@@ -131,32 +151,32 @@ def _option(panel: Panel, name: str) -> tuple[str, list[list[float | None]]]:
     for family in panel.families:
         values.append([s.mean(name) for s in family.strengths])
         values.append([value for s in family.strengths for value in s.values(name)])
-    return spoken(name), values
+    return measure_name(name), values
 
 
 def _traces(panel: Panel, place: int) -> list[dict[str, Any]]:
-    """Return the line through the means, and the single runs; the page's script places them."""
+    """Return the line through the means, and the single runs; the page's script sets x and y."""
     family, (colour, symbol) = panel.families[place], style(place)
     where = "%{xaxis.title.text}: %{x:.4f}<br>%{yaxis.title.text}: %{y:.4f}<extra></extra>"
     return [
         {
             "type": "scatter",
-            "name": plain(family.name),
+            "name": plotly_text(family.name),
             "mode": "lines+markers",
             "legendgroup": family.name,
-            "text": [plain(f"{s.name}, {len(s.trials)} seeds") for s in family.strengths],
+            "text": [plotly_text(f"{s.name}, {len(s.trials)} seeds") for s in family.strengths],
             "line": {"color": colour, "width": 2},
             "marker": {"color": colour, "symbol": symbol, "size": 10},
             "hovertemplate": f"<b>%{{text}}</b><br>{where}",
         },
         {
             "type": "scatter",
-            "name": plain(f"{family.name}, single runs"),
+            "name": plotly_text(f"{family.name}, single runs"),
             "mode": "markers",
             "legendgroup": family.name,
             "showlegend": False,
             "text": [_settings(s, t) for s in family.strengths for t in s.trials],
-            "marker": {"color": faded(colour, 0.45), "symbol": symbol, "size": 6},
+            "marker": {"color": with_opacity(colour, 0.45), "symbol": symbol, "size": 6},
             "hovertemplate": f"%{{text}}<br>{where}",
             "hoverlabel": {"align": "left"},
         },
@@ -165,21 +185,21 @@ def _traces(panel: Panel, place: int) -> list[dict[str, Any]]:
 
 def _settings(strength: Strength, trial: Fields) -> str:
     """Return the whole configuration of a trial, in lines that fit beside a mark."""
-    config = trial.need("config").value
-    said = "; ".join(f"{name} {_said(v)}" for name, v in config.items() if v is not None)
-    lines = [plain(line, at_most=200) for line in textwrap.wrap(said, 60)]
-    return "<br>".join([f"<b>{plain(strength.name)}</b>", *lines])
+    config = trial.part_or_empty("config").value
+    text = "; ".join(f"{name} {_value_text(v)}" for name, v in config.items() if v is not None)
+    lines = [plotly_text(line, at_most=200) for line in textwrap.wrap(text, 60)]
+    return "<br>".join([f"<b>{plotly_text(strength.name)}</b>", *lines])
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _table(panel: Panel, leaks: Sequence[str], worths: Sequence[str]) -> TableBlock:
+def _table(panel: Panel, leaks: Sequence[str], utilities: Sequence[str]) -> TableBlock:
     kinds = [
         name for name in sorted(leaks) if not name.endswith(".pooled") and "layers" not in name
     ]
-    shown = [*worths, *kinds]
+    shown = [*utilities, *kinds]
     rows: list[list[Cell]] = [
         [family.name, s.name, len(s.trials), *(s.mean(name) for name in shown)]
         for family in panel.families
@@ -198,12 +218,143 @@ def _failures(failed: Sequence[Fields]) -> list[PageBlock]:
         return []
     rows: list[list[Cell]] = [
         [
-            one.need("config").text("dataset"),
-            one.need("config").text("protect"),
-            one.need("config").number("seed"),
+            one.part_or_empty("config").text("dataset"),
+            one.part_or_empty("config").text("protect"),
+            one.part_or_empty("config").number("seed"),
             one.text("error"),
         ]
         for one in failed
     ]
     header = ["data", "protection", "seed", "error"]
     return [Heading("Failed"), TableBlock(header, rows, caption="Trials that failed")]
+
+
+def sweep_svg(
+    records: Sequence[Mapping[str, Any]], *, leak: str | None = None, utility: str | None = None
+) -> tuple[str, int, int]:
+    """Return the trade-off as SVG text with its width and height: one panel below the other."""
+    panels = panels_of(finite(records))
+    if not panels:
+        raise UsageError("no trial of the sweep ran to its end: there is nothing to draw")
+    leaks, utilities = _axes_of(panels, leak=leak, utility=utility)
+    drawn: list[_DrawnPanel] = []
+    height = 0
+    for panel in panels:
+        drawn.append(_draw(panel, leaks[0], utilities[0], top=height))
+        height += _HEIGHT + math.ceil(len(panel.families) / 2) * _ROW + _GAP
+    text = (
+        templates()
+        .get_template("tradeoff.svg")
+        .render(
+            panels=drawn,
+            across=measure_name(leaks[0]),
+            up=measure_name(utilities[0]),
+            width=_WIDTH,
+            height=height,
+            left=_LEFT,
+            ink=_INK,
+            grid=_GRID,
+            shapes=_SHAPES,
+            ticks=ticks,
+        )
+    )
+    return text, _WIDTH, height
+
+
+@final
+@dataclass(frozen=True)
+class _Scale:
+    """Numbers to places on the sheet."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def ticks(low: float, high: float, count: int = 6) -> list[float]:
+    """Return round numbers between two ends.
+
+    >>> ticks(0.5, 1.0), ticks(0.912, 0.934, 5)
+    ([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], [0.915, 0.92, 0.925, 0.93])
+    """
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    digits = max(0, 1 - math.floor(math.log10(step)))
+    return [round(place * step, digits) for place in range(first, last + 1)]
+
+
+def _scale(values: Sequence[float], least: float, start: float, end: float) -> _Scale:
+    """Return a scale that leaves room around the values, and some where all are alike."""
+    middle, reach = (max(values) + min(values)) / 2, max(values) - min(values)
+    half = max(0.56 * reach, least)
+    return _Scale(middle - half, middle + half, start, end)
+
+
+_Spots = list[tuple[float, float]]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Curve:
+    """A family on the sheet: its marks, and where its name stands in the legend."""
+
+    name: str
+    colour: str
+    symbol: str
+    runs: _Spots
+    means: _Spots
+    legend: tuple[float, float]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _DrawnPanel:
+    """A panel on the sheet; without scales there is nothing to draw."""
+
+    title: str
+    top: int
+    x: _Scale | None = None
+    y: _Scale | None = None
+    curves: Sequence[_Curve] = ()
+
+
+def _draw(panel: Panel, leak: str, utility: str, *, top: int) -> _DrawnPanel:
+    strengths = [strength for family in panel.families for strength in family.strengths]
+    xs = [value for one in strengths for value in one.values(leak) if value is not None]
+    ys = [value for one in strengths for value in one.values(utility) if value is not None]
+    if not xs or not ys:
+        return _DrawnPanel(title=panel.title, top=top)
+    x = _scale(xs, 0.02, _LEFT, _WIDTH - _RIGHT)
+    y = _scale(ys, 0.01, _HEIGHT - _BOTTOM, _TOP)
+
+    def spots(pairs: Iterable[tuple[float | None, float | None]]) -> _Spots:
+        return [(x(a), y(b)) for a, b in pairs if a is not None and b is not None]
+
+    curves = []
+    for place, family in enumerate(panel.families):
+        colour, symbol = style(place)
+        found = family.strengths
+        curves.append(
+            _Curve(
+                name=family.name,
+                colour=colour,
+                symbol=symbol,
+                runs=spots(
+                    pair
+                    for one in found
+                    for pair in zip(one.values(leak), one.values(utility), strict=True)
+                ),
+                means=spots((one.mean(leak), one.mean(utility)) for one in found),
+                legend=(
+                    _LEFT + (place % 2) * (_WIDTH - _LEFT) / 2,
+                    _HEIGHT + place // 2 * _ROW + _GAP / 2,
+                ),
+            )
+        )
+    return _DrawnPanel(title=panel.title, top=top, x=x, y=y, curves=curves)

@@ -1,4 +1,4 @@
-"""What protection costs, from the records of a sweep: families over their strength, by panel."""
+"""Leakage against utility, from the records of a sweep: families over their strength, by panel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tacit.errors import SpecError
 from tacit.fields import Fields
 from tacit.spec import Item, nearest, parse
 
-WORTHS = ("test.auc", "test.loss", "train.loss", "test.accuracy", "test.nce", "test.ace")
+_UTILITIES = ("test.auc", "test.loss", "train.loss", "test.accuracy", "test.nce", "test.ace")
 _KINDS = ("q95", "mean", "pooled")
-# What a line follows, and what is averaged over; a panel holds everything else equal.
+# The trials of a panel differ in these settings only.
 _INNER = ("protect", "labels", "seed")
 
 
@@ -61,13 +61,13 @@ class Panel:
 
 
 def panels_of(records: Iterable[Mapping[str, Any]]) -> list[Panel]:
-    """Return the trials that ran to their end, by what they share."""
+    """Return the trials that ran to their end, in one panel for each setting."""
     trials = [
         Fields(record, f"trial[{i}]")
         for i, record in enumerate(records)
         if record.get("state") == "done"
     ]
-    settings = [trial.need("config").value for trial in trials]
+    settings = [trial.part_or_empty("config").value for trial in trials]
     varied = _varied(settings)
     groups: dict[str, list[Fields]] = {}
     for trial, config in zip(trials, settings, strict=True):
@@ -88,7 +88,7 @@ def _varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def _families(trials: Sequence[Fields]) -> list[Family]:
     found: dict[str, dict[tuple[tuple[float, ...], str], list[Fields]]] = {}
     for trial in trials:
-        config = trial.need("config")
+        config = trial.part_or_empty("config")
         protect, labels = config.text("protect") or "none", config.text("labels")
         family, order = family_of(protect, labels)
         name = " + ".join(text for text in (protect, labels) if text and text != "none") or "none"
@@ -106,7 +106,7 @@ def _families(trials: Sequence[Fields]) -> list[Family]:
 
 
 def _by_seed(trials: Sequence[Fields]) -> list[Fields]:
-    return sorted(trials, key=lambda trial: trial.need("config").number("seed") or 0)
+    return sorted(trials, key=lambda trial: trial.part_or_empty("config").number("seed") or 0)
 
 
 def family_of(protect: str, labels: str = "") -> tuple[str, tuple[float, ...]]:
@@ -149,18 +149,18 @@ def value_of(trial: Fields, axis: str) -> float | None:
     >>> value_of(Fields({"results": found}, ""), "layers.bottom.0.norm.mean")
     0.6
     """
-    found, rest = trial.need("results"), axis
+    found, rest = trial.part_or_empty("results"), axis
     while rest not in found.value:  # a name may hold dots itself
         name = next((key for key in found.value if rest.startswith(f"{key}.")), None)
         if name is None:
             return None
-        found, rest = found.need(name), rest.removeprefix(f"{name}.")
+        found, rest = found.part_or_empty(name), rest.removeprefix(f"{name}.")
     return found.number(rest)
 
 
 def leaks_of(panels: Sequence[Panel]) -> list[str]:
     """Return the measures of leakage that some trial has: of the cut, of memory, of layers."""
-    results = [trial.need("results") for panel in panels for trial in panel.trials]
+    results = [trial.part_or_empty("results") for panel in panels for trial in panel.trials]
     attacks = dict.fromkeys(name for found in results for name in found.named("leak"))
     named = [f"leak.{attack}.{kind}" for attack in attacks for kind in _KINDS]
     memory = any(found.number("memory_leak") is not None for found in results)
@@ -174,14 +174,14 @@ def leaks_of(panels: Sequence[Panel]) -> list[str]:
     return [*named, *(["memory_leak"] if memory else []), *layers]
 
 
-def worths_of(panels: Sequence[Panel]) -> list[str]:
+def utilities_of(panels: Sequence[Panel]) -> list[str]:
     """Return the measures of utility that some trial has."""
     trials = [trial for panel in panels for trial in panel.trials]
-    return [w for w in WORTHS if any(value_of(trial, w) is not None for trial in trials)]
+    return [w for w in _UTILITIES if any(value_of(trial, w) is not None for trial in trials)]
 
 
-def need_axis(wanted: str | None, known: Sequence[str], *, option: str) -> str:
-    """Return the measure to begin with: the one asked for, or cosine's q95, or the first."""
+def choose_axis(wanted: str | None, known: Sequence[str], *, option: str) -> str:
+    """Return the measure to show first: the one asked for, or cosine's q95, or the first."""
     if wanted is None:
         return "leak.cosine.q95" if "leak.cosine.q95" in known else known[0]
     if wanted not in known:

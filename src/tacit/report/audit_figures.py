@@ -1,31 +1,50 @@
-"""The plotted parts of an audit's page; a part without data is left out."""
+"""The plots and the pictures of an audit's page; a part without data is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tacit.errors import InputError
 from tacit.fields import Fields
-from tacit.report.blocks import Cell, Figure, Heading, PageBlock, Paragraph, SideBySide, TableBlock
+from tacit.report.blocks import (
+    Cell,
+    Figure,
+    Heading,
+    PageBlock,
+    Paragraph,
+    SideBySide,
+    TableBlock,
+    Tile,
+    Tiles,
+)
 from tacit.report.figures import Series, line_plot
 from tacit.report.plots import Curve, Histogram, densities, roc
+from tacit.report.png import Pixels, data_address
 
-_LINES = 6  # more lines than this cannot be told apart
+_LINES = 6  # more lines than this look alike
 _BANDS = 2  # and more intervals than this hide each other
 _DENSITIES = 4
-_AGAIN = (
+_EPOCHS_NOTE = (
     "Every epoch releases something about the same examples again: independent noise averages out, "
     "and attacks that remember add it up. Shaded: the intervals of the two worst."
 )
-_COMPOSED = (
+_COMPOSED_NOTE = (
     " The composed reference is what the certificate comes to if the noise of all epochs is "
     "independent and Gaussian; it is not a bound."
 )
+_GALLERIES = 6
+_HEADING = Heading("Examples with their recovered labels")
+_TILES = (
+    "Below each picture its true label, and the one that the attack found in the recording (for "
+    "groups: the label that the group is named after). A wrong one has a broken frame, a cross and "
+    "the word."
+)
+_NOT_KEPT = "a record has no pixels: let tacit audit write the page (--out)"
 
 
 def over_epochs(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return leakage after each epoch, with what the certificate composes to."""
-    inner = audit.need("epochs")
+    inner = audit.part_or_empty("epochs")
     names = [name for name in order if _has(inner.rows(name), "leak_auc")][:_LINES]
     if not names:
         return []
@@ -37,13 +56,13 @@ def over_epochs(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     plot = line_plot(
         drawn, title="Leak AUC after each epoch", x="epoch", y="leak AUC", span=(0.49, 1.01)
     )
-    said = _AGAIN + (_COMPOSED if audit.rows("reference") else "")
-    return [Heading("Leakage over epochs"), Figure(plot), Paragraph(said)]
+    note = _EPOCHS_NOTE + (_COMPOSED_NOTE if audit.rows("reference") else "")
+    return [Heading("Leakage over epochs"), Figure(plot), Paragraph(note)]
 
 
 def sorted_over_epochs(audit: Fields, order: Sequence[str]) -> list[PageBlock]:
     """Return the clustering accuracy after each epoch, of attacks that sort examples."""
-    inner = audit.need("epochs")
+    inner = audit.part_or_empty("epochs")
     names = [name for name in order if _has(inner.rows(name), "clustering_accuracy")][:_LINES]
     if not names:
         return []
@@ -87,8 +106,8 @@ def _has(rows: Sequence[Fields], key: str) -> bool:
 
 
 def _compared(audit: Fields, *, places: Sequence[float | None]) -> list[Series]:
-    """Return what the lines are compared with: the composed certificate and the baseline."""
-    rows, base = audit.rows("reference"), audit.need("baseline").number("auc")
+    """Return the lines to compare with: the composed certificate and the baseline."""
+    rows, base = audit.rows("reference"), audit.part_or_empty("baseline").number("auc")
     kinds = (
         ("gaussian_auc", "composed reference", "reference"),
         ("auc_bound", "composed bound, honest batches", "bound"),
@@ -111,7 +130,7 @@ def _epoch_line(rows: Sequence[Fields], name: str, *, style: int, band: bool) ->
 
 
 def _epochs(rows: Sequence[Fields]) -> list[float | None]:
-    """Return the epochs as people count them, from 1."""
+    """Return the epochs, counted from 1."""
     return [None if (at := row.number("epoch")) is None else at + 1 for row in rows]
 
 
@@ -163,3 +182,64 @@ def _curve(name: str, part: Fields, *, style: int) -> Curve:
     pairs = zip(part.numbers("fpr"), part.numbers("tpr"), strict=False)
     known = [(fpr, tpr) for fpr, tpr in pairs if fpr is not None and tpr is not None]
     return Curve(attack=name, fpr=[f for f, _ in known], tpr=[t for _, t in known], style=style)
+
+
+def galleries(
+    audit: Fields, order: Sequence[str], pictures: Mapping[str, Pixels]
+) -> list[PageBlock]:
+    """Return some examples of the strongest attacks, or why none are shown."""
+    part = audit.part("pictures")
+    if part is None:
+        return []
+    found = part.named("attacks")
+    names = [name for name in order if name in found][:_GALLERIES]
+    reason = part.text("reason") or ("" if pictures else _NOT_KEPT)
+    if reason:
+        return [_HEADING, Paragraph(f"No pictures are shown: {reason}.")]
+    blocks: list[PageBlock] = [_HEADING, Paragraph(_TILES)] if names else []
+    for name in names:
+        blocks += _gallery(name, found[name], part, pictures)
+    return blocks
+
+
+def _gallery(
+    name: str, attack: Fields, part: Fields, pictures: Mapping[str, Pixels]
+) -> list[PageBlock]:
+    called = part.texts("class_names")
+    drawn, more = (
+        [_tile(row, called, pictures) for row in attack.rows(key)]
+        for key in ("drawn", "more_wrong")
+    )
+    total, wrong = attack.number("examples") or 0, attack.number("wrong") or 0
+    hits = sum(tile.wrong for tile in drawn)
+    blocks: list[PageBlock] = [
+        Tiles(
+            f"{name}: {len(drawn)} of {total:,} examples of {part.text('source')}, drawn at random "
+            f"(seed {part.number('seed')}); {hits} of them wrong, {wrong:,} of all "
+            f"({wrong / max(1, total):.1%})",
+            drawn,
+        )
+    ]
+    if more:
+        blocks.append(Tiles(f"{name}: wrong ones only, {len(more)} more, drawn at random", more))
+    return blocks
+
+
+def _tile(row: Fields, called: Sequence[str], pictures: Mapping[str, Pixels]) -> Tile:
+    label, recovered = row.number("label"), row.number("recovered")
+    example = row.text("id")
+    return Tile(
+        address=data_address(pictures[example]) if example in pictures else "data:,",
+        example=example,
+        label=_class_name(label, called),
+        recovered=_class_name(recovered, called),
+        wrong=label != recovered,
+    )
+
+
+def _class_name(label: float | None, called: Sequence[str]) -> str:
+    """Return a class by name, by number where it has none."""
+    if label is None:
+        return "no class"
+    place = int(label)
+    return called[place] if 0 <= place < len(called) else str(place)
