@@ -20,8 +20,8 @@ from tacit.party.checkpoint import CheckpointStore
 from tacit.party.config import PartyConfig, identity_of
 from tacit.party.feature_session import FeatureSession
 from tacit.party.record_exchange import RecordCopy
-from tacit.party.run_state import BuiltParty, RunState, States
-from tacit.party.workers.replicated import team_of
+from tacit.party.run_state import BuiltParty, CheckpointSource, RunState, States
+from tacit.party.workers.group import worker_group
 from tacit.state_dir import StateFolder
 from tacit.tape.tape import TapeWriter
 from tacit.training.party import FeatureEnd, FeatureParty, adam
@@ -144,9 +144,11 @@ class FeatureSetup:
                 records = RecordCopy.open(folder.path / RECORDS, run=run_name(config))
                 self.records = opened.enter_context(closing(records))
                 self.rounds = opened.enter_context(rounds_of(folder, self.table))
-            self.team = team_of(config, self.table, log)
-            opened.callback(self.team.close)
-            kept = self.team.checkpoints(checkpoints_of(config))
+            self.workers = worker_group(config, self.table, log)
+            kept: CheckpointSource = checkpoints_of(config)
+            if self.workers is not None:
+                opened.callback(self.workers.close)
+                kept = self.workers.checkpoints(checkpoints_of(config))
             self.place: RunState[FeatureEnd] = RunState(kept, self.plan, self._build)
             self._open = opened.pop_all()
 
@@ -156,7 +158,8 @@ class FeatureSetup:
 
     def run(self, done: Callable[[int, int], None]) -> dict[str, Any]:
         """Train to the end; return what a feature party knows of it."""
-        config = self.config
+        config, workers = self.config, self.workers
+        dialled = dialler(config)
         ended = FeatureSession(
             name=config.name,
             number=config.number,
@@ -164,13 +167,13 @@ class FeatureSetup:
             matching=self._matching,
             place=self.place,
             aligned=self._aligned,
-            dial=self.team.dialling(dialler(config)),
+            dial=dialled if workers is None else workers.dialling(dialled),
             timings=Timings(),
             waiting=waiting_for(config, self._log),
             log=self._log,
             done=done,
             records=self.records,
-            begin=partial(self.team.begin, self.place),
+            begin=partial(workers.begin, self.place) if workers else lambda: None,
         ).run()
         if self.tape is not None:
             self.tape.close()
@@ -188,21 +191,22 @@ class FeatureSetup:
         return results
 
     def _matching(self) -> Matching:
-        return self.team.matching(
-            lambda: matching_of(self.config, self.folder, self.table, self.rounds, self._log)
-        )
+        make = partial(matching_of, self.config, self.folder, self.table, self.rounds, self._log)
+        return make() if self.workers is None else self.workers.matching(make)
 
     def _aligned(self, common: Alignment) -> None:
         self._common = common
         keep_matching(self.folder, self.table, common)
-        self.team.aligned(common)
+        if self.workers is not None:
+            self.workers.aligned(common)
 
     def _build(self, states: States | None) -> BuiltParty[FeatureEnd]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
         config = self.config
         bottom = bottom_of(config, self.table)
         optimizer = adam(bottom, config.lr, weight_decay=config.weight_decay)
-        self.team.tie(bottom, optimizer, new=states is None, mean=False)
+        if self.workers is not None:
+            self.workers.replicate(bottom, optimizer, new=states is None, mean=False)
         source = self.table.source(self._common.order)
         party: FeatureEnd = FeatureParty(bottom, source, optimizer=optimizer, depth=config.depth)
         if config.record:

@@ -35,12 +35,12 @@ from tacit.party.feature import (
 )
 from tacit.party.journal import Journal, Sync
 from tacit.party.journal_records import START
-from tacit.party.journaled_label import JournaledLabelEnd, Measured
+from tacit.party.journaled_label import JournaledLabelEnd, JournaledLabelParty, Measured
 from tacit.party.label_session import LabelSession
 from tacit.party.metrics import LabelMeasures
-from tacit.party.run_state import BuiltParty, RunState, States
+from tacit.party.run_state import BuiltParty, CheckpointSource, RunState, States
 from tacit.party.schedule import Schedule
-from tacit.party.workers.replicated import team_of
+from tacit.party.workers.group import Finish, ReleaseCut, worker_group
 from tacit.rng import Key
 from tacit.state_dir import StateFolder, kept_secret
 from tacit.training.embedding_watch import EmbeddingWatch
@@ -204,18 +204,21 @@ class LabelSetup:
             self.journal = opened.enter_context(journal_of(config, self._key))
             repeats = self.journal.allowed.total()
             self.planned = plan_party(config, classes=self.classes, repeats=repeats)
-            self.team = team_of(config, self.table, log)
-            opened.callback(self.team.close)
-            kept = self.team.checkpoints(checkpoints_of(config))
+            self.workers = worker_group(config, self.table, log)
+            kept: CheckpointSource = checkpoints_of(config)
+            if self.workers is not None:
+                opened.callback(self.workers.close)
+                kept = self.workers.checkpoints(checkpoints_of(config))
             self.place: RunState[JournaledLabelEnd] = RunState(kept, self.plan, self._build)
             self._check_journal()
             self._open = opened.pop_all()
 
     def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
         """Serve the feature party to the end; return what was measured."""
-        config = self.config
+        config, workers = self.config, self.workers
+        accepting = listener if workers is None else workers.accepting(listener)
         ended = LabelSession(
-            reception=reception_of(config, self.plan, self.team.accepting(listener), self._log),
+            reception=reception_of(config, self.plan, accepting, self._log),
             plan=self.plan,
             matching=self._matching,
             place=self.place,
@@ -224,7 +227,7 @@ class LabelSetup:
             done=done,
             evaluated=self._evaluated,
             journal=self.journal,
-            begin=partial(self.team.begin, self.place),
+            begin=partial(workers.begin, self.place) if workers else lambda: None,
         ).run()
         results = self._results(ended)
         self._log(results["verdict"]["text"])
@@ -254,14 +257,14 @@ class LabelSetup:
             )
 
     def _matching(self) -> Matching:
-        return self.team.matching(
-            lambda: matching_of(self.config, self.folder, self.table, self.rounds, self._log)
-        )
+        make = partial(matching_of, self.config, self.folder, self.table, self.rounds, self._log)
+        return make() if self.workers is None else self.workers.matching(make)
 
     def _aligned(self, common: Alignment) -> None:
         self._common = common
         keep_matching(self.folder, self.table, common)
-        self.team.aligned(common)
+        if self.workers is not None:
+            self.workers.aligned(common)
 
     def _build(self, states: States | None) -> BuiltParty[JournaledLabelEnd]:
         assert self._common is not None  # noqa: S101 - the run aligns before it builds
@@ -275,11 +278,16 @@ class LabelSetup:
         self.watch.begin(states)
         labels = truth
         if config.labels is not None:
-            labels = self.team.targets(lambda: self._randomized(guard, truth))
+            randomize = partial(self._randomized, guard, truth)
+            labels = randomize() if self.workers is None else self.workers.targets(randomize)
         top = top_of(config, self.table, seed=Key(self._key))
         optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
-        self.team.tie(top, optimizer, new=states is None, mean=True)
-        release, end = self.team.releasing(labels, self.journal, scope=bytes.fromhex(common.digest))
+        journal, scope = self.journal, bytes.fromhex(common.digest)
+        release: ReleaseCut | None = None
+        finish: Finish = partial(JournaledLabelParty, journal=journal, scope=scope)
+        if self.workers is not None:
+            self.workers.replicate(top, optimizer, new=states is None, mean=True)
+            release, finish = self.workers.releasing(labels, journal, scope=scope)
         party = LabelParty(
             top,
             labels,
@@ -297,7 +305,7 @@ class LabelSetup:
         )
         self.measures.learner = party.learner
         return BuiltParty(
-            party=end(party),
+            party=finish(party),
             models={"top": top, **party.learner.models},
             optimizers={"top": optimizer, **party.learner.optimizers},
             states=lambda: _states(guard) | self.measures.states() | self.watch.states(),
@@ -350,7 +358,8 @@ class LabelSetup:
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:
         """Keep the measures of an epoch; return what the feature party is told of them."""
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
-        rows, probs = self.team.whole(rows, probs) or (rows, probs)
+        if self.workers is not None:
+            rows, probs = self.workers.whole(rows, probs) or (rows, probs)
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
         line = self.measures.evaluated(epoch, probs, truth)
         self._log(f"epoch {epoch + 1}: {line}")

@@ -23,7 +23,7 @@ from tacit.party.journaled_label import JournaledLabelEnd, Measured
 from tacit.party.label import reception_of
 from tacit.party.label_session import LabelSession
 from tacit.party.run_state import BuiltParty, RunState, States
-from tacit.party.workers.replicated import team_of
+from tacit.party.workers.group import WorkerGroup, worker_group
 from tacit.protect import get_labels
 from tacit.state_dir import StateFolder
 from tacit.training.embedding_watch import EmbeddingWatch
@@ -55,13 +55,15 @@ class LabelWorker:
         self._common: Alignment | None = None
         encoding_of(folder, self.table)
         self.watch = EmbeddingWatch(on_odd=config.on_odd_embeddings, log=log)
-        self.team = team_of(config, self.table, log)
-        kept = self.team.checkpoints(checkpoints_of(config))
+        workers = worker_group(config, self.table, log)
+        assert workers is not None  # noqa: S101 - it has a number above 0
+        self.workers: WorkerGroup = workers
+        kept = workers.checkpoints(checkpoints_of(config))
         self.place: RunState[JournaledLabelEnd] = RunState(kept, self.plan, self._build)
 
     def run(self, listener: Listener, done: Callable[[Step, int], None]) -> dict[str, Any]:
         """Serve the feature party's worker of the same number to the end."""
-        accepting = self.team.accepting(listener)
+        accepting = self.workers.accepting(listener)
         ended = LabelSession(
             reception=reception_of(self.config, self.plan, accepting, self._log),
             plan=self.plan,
@@ -72,7 +74,7 @@ class LabelWorker:
             done=done,
             evaluated=self._evaluated,
             journal=None,
-            begin=partial(self.team.begin, self.place),
+            begin=partial(self.workers.begin, self.place),
         ).run()
         results = {
             "party": self.config.name,
@@ -89,16 +91,16 @@ class LabelWorker:
 
     def close(self) -> None:
         """Let the other workers go."""
-        self.team.close()
+        self.workers.close()
 
     def _matching(self) -> Matching:
-        return self.team.matching(
+        return self.workers.matching(
             lambda: matching_of(self.config, self.folder, self.table, None, self._log)
         )
 
     def _aligned(self, common: Alignment) -> None:
         self._common = common
-        self.team.aligned(common)
+        self.workers.aligned(common)
 
     def _build(self, states: States | None) -> BuiltParty[JournaledLabelEnd]:
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
@@ -106,13 +108,13 @@ class LabelWorker:
         labels = torch.from_numpy(np.asarray(self.table.labels)[common.order])
         loss, flips = objective_of(config, self.classes), None
         if config.labels is not None:
-            labels = self.team.targets(lambda: labels)
+            labels = self.workers.targets(lambda: labels)
             flips = get_labels(config.labels).flips(self.classes)
         top = top_of(config, self.table, seed=0)  # worker 0's first weights take their place
         optimizer = adam(top, config.lr, weight_decay=config.weight_decay)
-        self.team.tie(top, optimizer, new=states is None, mean=True)
-        release, end = self.team.releasing(labels, None, scope=b"")
-        assert config.protect is not None and release is not None  # noqa: S101, PT018
+        self.workers.replicate(top, optimizer, new=states is None, mean=True)
+        release, finish = self.workers.releasing(labels, None, scope=b"")
+        assert config.protect is not None  # noqa: S101 - the configuration was checked
         party = LabelParty(
             top,
             labels,
@@ -125,10 +127,10 @@ class LabelWorker:
             watch=self.watch,
         )
         return BuiltParty(
-            party=end(party), models={"top": top}, optimizers={"top": optimizer}, states=dict
+            party=finish(party), models={"top": top}, optimizers={"top": optimizer}, states=dict
         )
 
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:  # noqa: ARG002
         """Hand the predictions to worker 0, which measures; nothing is told from here."""
-        self.team.whole(rows, probs)
+        self.workers.whole(rows, probs)
         return Measured(note=None, bits=0.0)
