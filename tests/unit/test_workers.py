@@ -395,6 +395,25 @@ def test_one_plain_line(pairs, capsys, changes, words, code, line):
     assert line in last
 
 
+@pytest.mark.parametrize(
+    ("store", "group"),
+    [({}, "10.0.0.7:29500"), ({"TORCHELASTIC_USE_AGENT_STORE": "True"}, "10.0.0.7:29501")],
+)
+def test_torchruns_variables_stand_for_what_the_file_leaves_out(pairs, monkeypatch, store, group):
+    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+    for name, value in (told | store).items():
+        monkeypatch.setenv(name, value)
+    written = pairs.config("bank", 0)
+    assert (written.worker, written.group) == (0, pairs.config("bank", 1).group) != (1, group)
+    configure(pairs.bank, workers=None, group=None)
+    found = pairs.config("bank", None)
+    assert (found.worker, found.workers, found.group) == (1, 2, group)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    configure(pairs.bank, address="127.0.0.1:7700")
+    alone = pairs.config("bank", None)
+    assert (alone.worker, alone.workers, alone.group) == (None, 1, None)
+
+
 def test_the_same_worker_twice_on_one_machine(pairs, capsys):
     from tacit.state_dir import StateFolder
 
