@@ -1,8 +1,11 @@
 """A bank and a platform on two workers each: four processes, two connections over mutual TLS."""
 
+import subprocess
+import sys
+
 import pytest
 
-from parties import differences
+from parties import configure, differences, free_port
 from workers import Crew, Pairs, train_here
 
 
@@ -51,3 +54,21 @@ def test_workers_of_other_numbers_or_counts_refuse_each_other(tmp_path):
         assert "the plans differ" in last[worker]
         assert last[worker].count('"workers":2') == 2
         assert last[worker].count('"worker":1') == 1
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_workers_and_says_who_they_are(tmp_path):
+    run = Pairs(tmp_path / "run", rows=300, epochs=1, batch_size=64, bank={"protect": "none"})
+    parties = []
+    for config in (run.bank, run.platform):
+        configure(config, workers=None, group=None)
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        port = ["--master-port", str(free_port())]
+        party = ["-m", "tacit.cli", "party", str(config)]
+        words = [*torchrun, *port, "--no-python", sys.executable, *party]
+        parties.append(subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE))  # noqa: S603
+    for party in parties:
+        told = party.communicate(timeout=120)[1].decode()
+        assert party.returncode == 0, told
+    assert run.checkpoint("bank")[1] == run.checkpoint("platform")[1] == len(run.releases())
+    assert (run.state("bank") / "worker-1" / "results.json").exists()

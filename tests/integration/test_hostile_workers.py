@@ -1,4 +1,4 @@
-"""Strangers where the workers of one party meet: they can disturb, but not pose as a worker."""
+"""Strangers among a party's workers: they can disturb, but not pose as a worker."""
 
 import json
 import os
@@ -16,8 +16,8 @@ import torch.distributed as dist
 from lines import make_world, who
 from parties import free_port
 from tacit.errors import LostError, TacitError
-from tacit.party.workers import collectives as group_module
-from tacit.party.workers.collectives import Collectives
+from tacit.party.workers import collectives
+from tacit.party.workers.collectives import Collectives, WorkersLostError
 from tacit.party.workers.rendezvous import ForgedError, Rendezvous, SealedStore, secret_of
 
 SECONDS = 60
@@ -25,7 +25,7 @@ SECRET, OTHER = b"a" * 32, b"b" * 32
 FACTS = {"lr": "0.1"}
 
 
-def meeting(address, worker, *, workers=2, secret=SECRET, wait=SECONDS, log=lambda _: None):
+def rendezvous(address, worker, *, workers=2, secret=SECRET, wait=SECONDS, log=lambda _: None):
     return Rendezvous(
         address,
         party="bank",
@@ -81,7 +81,7 @@ def test_a_stranger_that_signs_up_is_not_taken_for_a_worker(address):
     """It knows all that is no secret: the round, the facts, how a claim looks."""
     said = []
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(outcome, meeting(address, 0, log=said.append).meet)
+        first = pool.submit(outcome, rendezvous(address, 0, log=said.append).join)
         store = store_at(address)
         number = round_of(store)
         for beat in range(50):
@@ -89,7 +89,7 @@ def test_a_stranger_that_signs_up_is_not_taken_for_a_worker(address):
             time.sleep(0.01)
         assert not first.done()
         assert not store.check([f"{number}/closed"])
-        worker = pool.submit(outcome, meeting(address, 1).meet)
+        worker = pool.submit(outcome, rendezvous(address, 1).join)
         assert first.result(SECONDS).name == worker.result(SECONDS).name == number
     assert "what came for worker 1 of bank is not sealed with the key of this party" in said[0]
 
@@ -97,25 +97,25 @@ def test_a_stranger_that_signs_up_is_not_taken_for_a_worker(address):
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", os.urandom(500).hex(), "9" * 2**20])
 def test_what_is_malformed_or_large_is_as_good_as_not_there(address, content):
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(outcome, meeting(address, 0).meet)
+        first = pool.submit(outcome, rendezvous(address, 0).join)
         store = store_at(address)
         number = round_of(store)
         names = ("worker-1", "closed", "refused-x", "group/given up", "group/0/0", "group/0/1")
         for name in names:
             store.set(f"{number}/{name}", content)
-        worker = pool.submit(outcome, meeting(address, 1).meet)
+        worker = pool.submit(outcome, rendezvous(address, 1).join)
         met = [first.result(SECONDS), worker.result(SECONDS)]
         assert [each.name for each in met] == [number] * 2
         assert not any(each.broken() for each in met)
 
 
 def test_a_round_that_a_stranger_gives_up_goes_on(address):
-    groups = [Collectives(meeting(address, n), log=lambda _: None) for n in range(2)]
+    groups = [Collectives(rendezvous(address, n), log=lambda _: None) for n in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda each: each.form(), groups))
         store = store_at(address)
         store.set(f"{round_of(store)}/group/given up", "")
-        time.sleep(3 * group_module.WATCH)
+        time.sleep(3 * collectives.WATCH)
         for each in groups:
             each.check()
         sums = list(pool.map(lambda each: each.add(torch.ones(3)), groups))
@@ -127,20 +127,23 @@ def test_a_round_that_a_stranger_gives_up_goes_on(address):
 def test_a_worker_with_another_key_file_is_not_one_of_them(address):
     said = []
     calls = [
-        meeting(address, 0, wait=2, log=said.append).meet,
-        meeting(address, 1, wait=2, secret=OTHER).meet,
+        rendezvous(address, 0, wait=2, log=said.append).join,
+        rendezvous(address, 1, wait=2, secret=OTHER).join,
     ]
     with ThreadPoolExecutor(2) as pool:
         lost = list(pool.map(outcome, calls))
     assert all(isinstance(each, LostError) for each in lost)
-    assert "worker 0 of bank has another key file than this one, or a stranger is" in str(lost[1])
+    assert (
+        "worker 0 of bank did not come within 2 seconds (it has another key file, or a stranger is"
+        in str(lost[1])
+    )
 
 
 def test_a_stranger_in_worker_0s_place_gets_nobody(address):
     host, port = address.split(":")
     store = dist.TCPStore(host, int(port), is_master=True, wait_for_workers=False)
     store.set("round", "1")
-    lost = outcome(meeting(address, 1, wait=0.5).meet)
+    lost = outcome(rendezvous(address, 1, wait=0.5).join)
     assert isinstance(lost, LostError)
     assert "a stranger is at" in str(lost)
     assert not store.check(["1/worker-1"])
@@ -148,17 +151,18 @@ def test_a_stranger_in_worker_0s_place_gets_nobody(address):
 
 def test_whoever_takes_a_workers_place_at_its_port_is_found_out(address, monkeypatch):
     """The links are there, but one end does not know the secret."""
-    monkeypatch.setattr(group_module, "_ATTEMPTS", 1)
-    honest, posing = (Collectives(meeting(address, n), log=lambda _: None) for n in range(2))
-    real = posing._meeting.meet
+    monkeypatch.setattr(collectives, "_ATTEMPTS", 1)
+    honest, posing = (Collectives(rendezvous(address, n), log=lambda _: None) for n in range(2))
+    real = posing._rendezvous.join
     monkeypatch.setattr(
-        posing._meeting, "meet", lambda **limit: replace(real(**limit), secret=OTHER)
+        posing._rendezvous, "join", lambda **limit: replace(real(**limit), secret=OTHER)
     )
     with ThreadPoolExecutor(2) as pool:
         lost = list(pool.map(outcome, [honest.form, posing.form]))
     assert isinstance(lost[0], LostError)
-    assert "someone without the key of this party took the place of a worker" in str(lost[0])
-    assert honest._links is None
+    assert "someone without the key of this party posed as a worker" in str(lost[0])
+    with pytest.raises(WorkersLostError, match="not together"):
+        honest.add(torch.ones(1))
 
 
 def listening_ports():
@@ -180,7 +184,7 @@ def listening_ports():
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs /proc to find the ports")
 def test_noise_at_every_port_of_the_workers_does_not_stop_them(address):
     before = set(listening_ports())
-    groups = [Collectives(meeting(address, n), log=lambda _: None) for n in range(2)]
+    groups = [Collectives(rendezvous(address, n), log=lambda _: None) for n in range(2)]
     with ThreadPoolExecutor(2) as pool, ExitStack() as held:
         list(pool.map(lambda each: each.form(), groups))
         ports = set(listening_ports()) - before
@@ -200,12 +204,12 @@ def test_noise_at_every_port_of_the_workers_does_not_stop_them(address):
 
 def test_what_was_sealed_for_one_round_is_nothing_in_another(address):
     with ThreadPoolExecutor(2) as pool:
-        first, worker = meeting(address, 0), meeting(address, 1)
-        met = list(pool.map(lambda each: each.meet(), [first, worker]))
+        first, worker = rendezvous(address, 0), rendezvous(address, 1)
+        met = list(pool.map(lambda each: each.join(), [first, worker]))
         store = store_at(address)
         old = round_of(store)
         kept = {name: store.get(f"{old}/{name}") for name in ("worker-1", "closed")}
-        again = pool.submit(outcome, first.meet)
+        again = pool.submit(outcome, first.join)
         deadline = time.monotonic() + SECONDS
         while round_of(store) == old and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -215,7 +219,7 @@ def test_what_was_sealed_for_one_round_is_nothing_in_another(address):
             store.set(f"{new}/{name}", value)
         time.sleep(0.3)
         assert not again.done()
-        second = pool.submit(outcome, worker.meet)
+        second = pool.submit(outcome, worker.join)
         assert again.result(SECONDS).name == second.result(SECONDS).name == new
     assert len(met) == 2
 
@@ -250,8 +254,8 @@ def test_the_secret_follows_from_the_private_key_and_from_nothing_else(tmp_path)
 
 def test_a_network_address_is_warned_about():
     said = []
-    meeting("192.0.2.1:7790", 0, log=said.append)
+    rendezvous("192.0.2.1:7790", 0, log=said.append)
     assert "gradients and weights pass there unencrypted" in said[0]
-    meeting("127.0.0.1:7790", 0, log=said.append)
-    meeting("[::1]:7790", 0, log=said.append)
+    rendezvous("127.0.0.1:7790", 0, log=said.append)
+    rendezvous("[::1]:7790", 0, log=said.append)
     assert len(said) == 1

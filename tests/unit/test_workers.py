@@ -1,4 +1,4 @@
-"""The workers of one party: how they meet, what they share, and how they share a step."""
+"""The workers of one party: their rendezvous, what they share, and how they share a step."""
 
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
@@ -14,8 +14,8 @@ from tacit.cli import main
 from tacit.errors import BudgetError, InputError, LostError, TacitError, UsageError
 from tacit.party.schedule import Schedule
 from tacit.party.workers.collectives import Collectives, WorkersLostError
+from tacit.party.workers.group import WorkerGroup
 from tacit.party.workers.rendezvous import Rendezvous
-from tacit.party.workers.replicated import ReplicatedWorkers
 from tacit.wire.protocol.plan import TrainingPlan
 from workers import Pairs, train_here
 
@@ -32,7 +32,7 @@ def _one_thread_and_a_cache_of_its_own(tmp_path, monkeypatch):
     torch.set_num_threads(before)
 
 
-def meetings(workers, *, wait=SECONDS, facts=None, log=lambda _: None):
+def rendezvous_of(workers, *, wait=SECONDS, facts=None, log=lambda _: None):
     address = f"127.0.0.1:{free_port()}"
     return [
         Rendezvous(
@@ -64,7 +64,7 @@ def at_once(*calls):
 
 @pytest.fixture
 def trio():
-    groups = [Collectives(meeting, log=lambda _: None) for meeting in meetings(3)]
+    groups = [Collectives(each, log=lambda _: None) for each in rendezvous_of(3)]
     assert at_once(*(group.form for group in groups)) == [None] * 3
     yield groups
     for group in groups:
@@ -106,26 +106,30 @@ def test_plans_that_workers_cannot_share():
     assert len(digests) == 3, "worker i of one party refuses worker j of the other"
 
 
-# --- meeting ---
+# --- rendezvous ---
 
 
 def test_a_worker_that_does_not_come_is_named():
-    first, _, last = meetings(3, wait=0.4)
-    lost = at_once(first.meet, last.meet)
+    first, _, last = rendezvous_of(3, wait=0.4)
+    lost = at_once(first.join, last.join)
     assert isinstance(lost[0], LostError)
-    assert "worker 1 of bank did not come to 127.0.0.1:" in str(lost[0])
-    assert "within 0.4 seconds: start it with --worker 1, or allow more with wait" in str(lost[0])
-    assert "of bank d" in str(lost[1])
+    assert "worker 1 of bank did not come within 0.4 seconds (expected at 127.0.0.1:" in str(
+        lost[0]
+    )
+    assert "): start it with --worker 1, or allow more with wait" in str(lost[0])
+    assert "of bank did not come within 0.4 seconds" in str(lost[1])
 
 
 def test_worker_0_that_does_not_come_is_named():
-    with pytest.raises(LostError, match=r"worker 0 of bank does not answer at .* within 0.2 secon"):
-        meetings(2, wait=0.2)[1].meet()
+    with pytest.raises(
+        LostError, match=r"worker 0 of bank did not come within 0.2 seconds \(no answer at"
+    ):
+        rendezvous_of(2, wait=0.2)[1].join()
 
 
 def test_a_worker_that_comes_twice_is_told():
-    """One of both is told at once; the other one and the rest meet as if it had not come."""
-    first, one, last = meetings(3)
+    """One of both is told at once; the other one and the rest go on as if it had not come."""
+    first, one, last = rendezvous_of(3)
     twin = Rendezvous(
         one._address,
         party="bank",
@@ -138,33 +142,33 @@ def test_a_worker_that_comes_twice_is_told():
     )
     wanted = "worker 1 of bank came twice: every worker needs its own number from 0 to 2"
     with ThreadPoolExecutor(4) as pool:
-        opened = pool.submit(first.meet)
-        both = [pool.submit(meeting.meet) for meeting in (one, twin)]
+        opened = pool.submit(first.join)
+        both = [pool.submit(each.join) for each in (one, twin)]
         told = next(as_completed(both))
         with pytest.raises(UsageError, match=wanted):
             told.result()
         both.remove(told)
-        for meeting in (opened, *both, pool.submit(last.meet)):
-            assert not meeting.result().broken()
+        for joined in (opened, *both, pool.submit(last.join)):
+            assert not joined.result().broken()
 
 
 def test_a_worker_with_another_setting_is_refused():
     said = []
-    first, other = meetings(2, facts={1: {"lr": "0.2"}}, log=said.append)
+    first, other = rendezvous_of(2, facts={1: {"lr": "0.2"}}, log=said.append)
     wanted = "worker 1 of bank has lr 0.2, worker 0 has 0.1: give all workers of a party the same"
     with ThreadPoolExecutor(2) as pool:
-        opened = pool.submit(first.meet)
+        opened = pool.submit(first.join)
         with pytest.raises(UsageError) as refused:
-            other.meet()
+            other.join()
         assert str(refused.value) == wanted
         assert said == [f"refused: {wanted}"]
         other._facts = first._facts  # its user mends the setting and starts it again
-        assert not other.meet().broken()
+        assert not other.join().broken()
         assert not opened.result().broken()
 
 
 def test_an_address_that_is_taken():
-    first, _ = meetings(2)
+    first, _ = rendezvous_of(2)
     again = Rendezvous(
         first._address,
         party="bank",
@@ -177,7 +181,7 @@ def test_an_address_that_is_taken():
     )
     held = first._listen()
     with pytest.raises(UsageError, match="worker 0 of bank cannot listen there"):
-        again.meet()
+        again.join()
     assert held.check(["nothing"]) is False
 
 
@@ -252,7 +256,7 @@ def test_replicas_that_differ_are_not_saved(trio):
     assert all("the workers of bank differ in weights" in str(error) for error in errors)
 
 
-def test_a_lost_worker_is_noticed_and_all_can_meet_again(trio):
+def test_a_lost_worker_is_noticed_and_all_can_connect_again(trio):
     trio[1].leave()
     lost = at_once(lambda: trio[0].add(torch.ones(3)), lambda: trio[2].add(torch.ones(3)))
     assert all(isinstance(error, WorkersLostError) for error in lost)
@@ -336,10 +340,10 @@ def test_a_budget_holds_for_all_workers(tmp_path, monkeypatch):
 
 
 def test_batch_normalisation_needs_the_whole_batch():
-    group = Collectives(meetings(2)[0], log=lambda _: None)
+    group = Collectives(rendezvous_of(2)[0], log=lambda _: None)
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     with pytest.raises(UsageError, match=r"batch normalisation .* use one worker"):
-        ReplicatedWorkers(group).tie(
+        WorkerGroup(group).replicate(
             model, torch.optim.SGD(model.parameters()), new=True, mean=False
         )
 
@@ -377,7 +381,7 @@ def pairs(tmp_path):
             "worker must be a number from 0 to 0",
         ),
         ({}, ["--worker", "0"], 1, "worker 1 of bank did not come"),
-        ({}, ["--worker", "1"], 1, "worker 0 of bank does not answer"),
+        ({}, ["--worker", "1"], 1, "worker 0 of bank did not come within 1 seconds (no answer at"),
     ],
 )
 def test_one_plain_line(pairs, capsys, changes, words, code, line):
@@ -389,6 +393,25 @@ def test_one_plain_line(pairs, capsys, changes, words, code, line):
     last = said.err.splitlines()[-1]
     assert last.startswith("error: ")
     assert line in last
+
+
+@pytest.mark.parametrize(
+    ("store", "group"),
+    [({}, "10.0.0.7:29500"), ({"TORCHELASTIC_USE_AGENT_STORE": "True"}, "10.0.0.7:29501")],
+)
+def test_torchruns_variables_stand_for_what_the_file_leaves_out(pairs, monkeypatch, store, group):
+    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
+    for name, value in (told | store).items():
+        monkeypatch.setenv(name, value)
+    written = pairs.config("bank", 0)
+    assert (written.worker, written.group) == (0, pairs.config("bank", 1).group) != (1, group)
+    configure(pairs.bank, workers=None, group=None)
+    found = pairs.config("bank", None)
+    assert (found.worker, found.workers, found.group) == (1, 2, group)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    configure(pairs.bank, address="127.0.0.1:7700")
+    alone = pairs.config("bank", None)
+    assert (alone.worker, alone.workers, alone.group) == (None, 1, None)
 
 
 def test_the_same_worker_twice_on_one_machine(pairs, capsys):

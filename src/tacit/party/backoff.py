@@ -1,4 +1,4 @@
-"""Waiting for the other party: back off, say so after ten seconds, and give up in the end."""
+"""Waiting for someone: try again and again, say so after ten seconds, and give up in the end."""
 
 from __future__ import annotations
 
@@ -9,29 +9,41 @@ from typing import final
 from tacit.errors import LostError
 
 FIRST_WORD = 10.0
-_SHORTEST, _LONGEST = 0.1, 5.0
+_SHORTEST = 0.1
 
 
 @final
 class Backoff:
-    """Counts the time without the other party.
+    """Counts the time without another process.
 
     Args:
         peer: who is waited for, in messages.
         limit: give up after so many seconds.
         log: hears once per wait that, and why, it is taking long.
+        remedy: what to do where nobody comes.
+        longest: seconds of the longest pause; pauses begin short and double.
     """
 
-    def __init__(self, peer: str, *, limit: float, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        peer: str,
+        *,
+        limit: float,
+        log: Callable[[str], None],
+        remedy: str = "run tacit party --check on both sides",
+        longest: float = 5.0,
+    ) -> None:
         self._peer = peer
         self._limit = limit
         self._log = log
+        self._remedy = remedy
+        self._longest = longest
         self.over()
 
     def over(self) -> None:
-        """The other party is there: the next wait begins anew."""
+        """The other process is there: the next wait begins anew."""
         self._start: float | None = None
-        self._pause = _SHORTEST
+        self._pause = min(_SHORTEST, self._longest)
         self._told = False
 
     def left(self) -> float:
@@ -45,7 +57,7 @@ class Backoff:
         if waited >= self._limit:
             raise LostError(
                 f"{self._peer} did not come within {self._limit:g} seconds ({why}): "
-                "run tacit party --check on both sides, or allow more with wait"
+                f"{self._remedy}, or allow more with wait"
             )
         if waited >= FIRST_WORD and not self._told:
             self._told = True
@@ -56,7 +68,12 @@ class Backoff:
         """Wait a little, each time twice as long as before."""
         self.note(why)
         time.sleep(min(self._pause, max(_SHORTEST, self.left())))
-        self._pause = min(2 * self._pause, _LONGEST)
+        self._pause = min(2 * self._pause, self._longest)
+
+    def pause_for(self, peer: str, why: str, *, remedy: str) -> None:
+        """Wait a little for someone else, in the same wait."""
+        self._peer, self._remedy = peer, remedy
+        self.pause(why)
 
     def _waited(self) -> float:
         if self._start is None:

@@ -224,7 +224,8 @@ class PartyConfig(TrainingSettings):
 def read_party_config(path: Path, *, worker: int | None = None) -> PartyConfig:
     """Return the configuration of a TOML file; its paths are relative to the file's folder.
 
-    ``worker`` is the number of this process where the party has several.
+    ``worker`` is the number of this process where the party has several. What neither it nor the
+    file says of workers is taken from torchrun's variables, where the process has them.
     """
     values = read_toml(path, source=f"CONFIG {path}")
     for name in _PATHS:
@@ -232,7 +233,23 @@ def read_party_config(path: Path, *, worker: int | None = None) -> PartyConfig:
             values[name] = path.parent / values[name]
     if worker is not None:
         values["worker"] = worker
+    for name, value in _from_torchrun().items():
+        values.setdefault(name, value)
     return checked(PartyConfig, values, source=str(path))
+
+
+def _from_torchrun() -> dict[str, str]:
+    """Return what torchrun says of this process, as a file would."""
+    env = os.environ
+    if not {"RANK", "WORLD_SIZE"} <= env.keys() or env["WORLD_SIZE"] == "1":
+        return {}
+    found = {"worker": env["RANK"], "workers": env["WORLD_SIZE"]}
+    if {"MASTER_ADDR", "MASTER_PORT"} <= env.keys():
+        # Where torchrun has a store of its own at this port, the next one is the workers'.
+        taken = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        port = env["MASTER_PORT"]
+        found["group"] = f"{env['MASTER_ADDR']}:{int(port) + taken if port.isdigit() else port}"
+    return found
 
 
 def identity_of(config: PartyConfig) -> Identity:

@@ -16,7 +16,7 @@ from tacit.party.config import PartyConfig, identity_of
 from tacit.party.greeting import greet
 from tacit.party.proxies import RemoteLabel
 from tacit.party.record_exchange import RecordCopy, hand_back
-from tacit.party.run_state import BuiltParty, RunState, States
+from tacit.party.run_state import BuiltParty, CheckpointSource, RunState, States
 from tacit.party.schedule import Part, Schedule, follow
 from tacit.party.state_files import (
     Log,
@@ -27,7 +27,7 @@ from tacit.party.state_files import (
     table_of,
     waiting_for,
 )
-from tacit.party.workers.replicated import team_of
+from tacit.party.workers.group import worker_group
 from tacit.state_dir import StateFolder
 from tacit.tape.tape import TapeWriter
 from tacit.training.loop import Step, predict
@@ -87,9 +87,11 @@ class FeatureSession:
                 records = RecordCopy.open(folder.path / RECORDS, run=run_name(config))
                 self._records = opened.enter_context(closing(records))
                 self._rounds = opened.enter_context(rounds_of(folder, self.table))
-            self._workers = team_of(config, self.table, log)
-            opened.callback(self._workers.close)
-            kept = self._workers.checkpoints(checkpoints_of(config))
+            self._workers = worker_group(config, self.table, log)
+            kept: CheckpointSource = checkpoints_of(config)
+            if self._workers is not None:
+                opened.callback(self._workers.close)
+                kept = self._workers.checkpoints(checkpoints_of(config))
             self.state: RunState[FeatureEnd] = RunState(kept, self.plan, self._build)
             self._open = opened.pop_all()
 
@@ -121,11 +123,14 @@ class FeatureSession:
 
     def _reach_the_end(self, waiting: Backoff, done: Callable[[int, int], None]) -> str:
         """Go on through lost connections and restarts; return how it ended."""
-        connect = self._workers.dialling(dialler(self.config))
+        connect = dialler(self.config)
+        if self._workers is not None:
+            connect = self._workers.dialling(connect)
         offer, refusals = None, 0
         while True:
             stop = self.state.position
-            self._workers.begin(self.state)
+            if self._workers is not None:
+                self._workers.begin(self.state)
             try:
                 with Connection(
                     connect(),
@@ -175,14 +180,14 @@ class FeatureSession:
         return None
 
     def _align(self, connection: Connection) -> Alignment:
-        matching = self._workers.matching(
-            lambda: matching_of(self.config, self.folder, self.table, self._rounds, self._log)
-        )
+        make = partial(matching_of, self.config, self.folder, self.table, self._rounds, self._log)
+        matching = make() if self._workers is None else self._workers.matching(make)
         common = join_common(connection, matching)
         self.state.settle_on(common.digest, len(common))
         self._common = common
         keep_matching(self.folder, self.table, common)
-        self._workers.aligned(common)
+        if self._workers is not None:
+            self._workers.aligned(common)
         return common
 
     def _build(self, states: States | None) -> BuiltParty[FeatureEnd]:
@@ -190,9 +195,10 @@ class FeatureSession:
         config = self.config
         columns = OwnColumns.of(self.table, self._common)
         built = build_feature(config, columns, classes=config.classes, number=config.number)
-        self._workers.tie(
-            built.models["bottom"], built.optimizers["bottom"], new=states is None, mean=False
-        )
+        if self._workers is not None:
+            self._workers.replicate(
+                built.models["bottom"], built.optimizers["bottom"], new=states is None, mean=False
+            )
         party: FeatureEnd = built.party
         if config.record:
             party = RecordedFeatureParty(party, self._next_tape())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -20,13 +21,14 @@ from tacit.party.budget_plan import plan_party
 from tacit.party.build import OwnColumns, build_label, guard_of
 from tacit.party.config import PartyConfig
 from tacit.party.journal import Journal
-from tacit.party.journaled_label import JournaledLabelEnd, Measured
+from tacit.party.journaled_label import JournaledLabelEnd, JournaledLabelParty, Measured
 from tacit.party.label_secrets import journal_of, kept_label_secret, noise_secret
 from tacit.party.label_session import LabelSession
 from tacit.party.metrics import LabelMeasures, results_of, told_of
 from tacit.party.run_state import BuiltParty, States
 from tacit.party.schedule import Schedule
 from tacit.party.state_files import Log, checkpoints_of, run_name
+from tacit.party.workers.group import Finish, ReleaseCut
 from tacit.rng import Key
 from tacit.state_dir import StateFolder
 from tacit.training.embedding_watch import EmbeddingWatch
@@ -108,10 +110,13 @@ class LabelPartySession(LabelSession):
         self.watch.begin(states)
         labels = truth
         if config.labels is not None:
-            labels = self._workers.targets(lambda: self._randomized(guard, truth))
-        release, end = self._workers.releasing(
-            labels, self.journal, scope=bytes.fromhex(common.digest)
-        )
+            randomize = partial(self._randomized, guard, truth)
+            labels = randomize() if self._workers is None else self._workers.targets(randomize)
+        journal, scope = self.journal, bytes.fromhex(common.digest)
+        release: ReleaseCut | None = None
+        finish: Finish = partial(JournaledLabelParty, journal=journal, scope=scope)
+        if self._workers is not None:
+            release, finish = self._workers.releasing(labels, journal, scope=scope)
         built = build_label(
             config,
             OwnColumns.of(self.table, common),
@@ -126,12 +131,13 @@ class LabelPartySession(LabelSession):
             release=release,
             watch=self.watch,
         )
-        self._workers.tie(
-            built.models["top"], built.optimizers["top"], new=states is None, mean=True
-        )
+        if self._workers is not None:
+            self._workers.replicate(
+                built.models["top"], built.optimizers["top"], new=states is None, mean=True
+            )
         self.measures.learner = built.party.learner
         return BuiltParty(
-            party=end(built.party),
+            party=finish(built.party),
             models=built.models,
             optimizers=built.optimizers,
             states=lambda: _states(guard) | self.measures.states() | self.watch.states(),
@@ -160,7 +166,8 @@ class LabelPartySession(LabelSession):
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:
         """Keep the measures of an epoch; return what the feature party is told of them."""
         assert self._common is not None and self.table.labels is not None  # noqa: S101, PT018
-        rows, probs = self._workers.whole(rows, probs) or (rows, probs)
+        if self._workers is not None:
+            rows, probs = self._workers.whole(rows, probs) or (rows, probs)
         truth = np.asarray(self.table.labels)[self._common.order[rows.numpy()]]
         test = self.measures.score(probs, truth)
         self.measures.keep(epoch, test, epoch=epoch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +20,7 @@ from tacit.party.journal import Journal
 from tacit.party.journaled_label import JournaledLabelEnd, Measured
 from tacit.party.proxies import RemoteFeature
 from tacit.party.record_exchange import take_back
-from tacit.party.run_state import BuiltParty, RunState, States
+from tacit.party.run_state import BuiltParty, CheckpointSource, RunState, States
 from tacit.party.schedule import Part, Schedule, follow
 from tacit.party.state_files import (
     Log,
@@ -30,8 +31,7 @@ from tacit.party.state_files import (
     waiting_for,
 )
 from tacit.party.workers.collectives import WorkersLostError
-from tacit.party.workers.group import WorkerGroup
-from tacit.party.workers.replicated import team_of
+from tacit.party.workers.group import WorkerGroup, worker_group
 from tacit.state_dir import StateFolder
 from tacit.training.loop import Step, predict
 from tacit.wire.protocol._header import Limits
@@ -93,10 +93,12 @@ class LabelSession(ABC):
         encoding_of(folder, self.table)
 
     def _join_workers(self, opened: ExitStack) -> None:
-        """Take a place among the workers of this party, and take up the state of the run."""
-        self._workers: WorkerGroup = team_of(self.config, self.table, self._log)
-        opened.callback(self._workers.close)
-        kept = self._workers.checkpoints(checkpoints_of(self.config))
+        """Join the other workers of this party, if it has any, and take up the state of the run."""
+        self._workers: WorkerGroup | None = worker_group(self.config, self.table, self._log)
+        kept: CheckpointSource = checkpoints_of(self.config)
+        if self._workers is not None:
+            opened.callback(self._workers.close)
+            kept = self._workers.checkpoints(checkpoints_of(self.config))
         self.state: RunState[JournaledLabelEnd] = RunState(kept, self.plan, self._build)
 
     def close(self) -> None:
@@ -108,7 +110,7 @@ class LabelSession(ABC):
 
         ``done`` hears of every finished step with its loss, and of the number of all.
         """
-        accepting = self._workers.accepting(listener)
+        accepting = listener if self._workers is None else self._workers.accepting(listener)
         ended = self.serve(acceptor_of(self.config, self.plan, accepting, self._log), done)
         results = self._results(ended)
         self.folder.write("results.json", {"format": 1, **results})
@@ -128,17 +130,18 @@ class LabelSession(ABC):
 
     def _begin(self) -> None:
         """Get ready to wait for the feature parties."""
-        self._workers.begin(self.state)
+        if self._workers is not None:
+            self._workers.begin(self.state)
 
     def _matching(self) -> Matching:
-        return self._workers.matching(
-            lambda: matching_of(self.config, self.folder, self.table, self.rounds, self._log)
-        )
+        make = partial(matching_of, self.config, self.folder, self.table, self.rounds, self._log)
+        return make() if self._workers is None else self._workers.matching(make)
 
     def _aligned(self, common: Alignment) -> None:
         """Take the examples that are common."""
         self._common = common
-        self._workers.aligned(common)
+        if self._workers is not None:
+            self._workers.aligned(common)
 
     def serve(self, acceptor: Acceptor, done: Callable[[Step, int], None]) -> str:
         """Serve the feature parties to the end of the plan; return how it ended.

@@ -1,7 +1,19 @@
 """The workers of one party as a group: what they add up, gather and hand out among themselves.
 
 Tensors and bytes only, over gloo: nothing that could execute. The group lives inside one party and
-is not encrypted; see ``meeting``.
+is not encrypted; see ``rendezvous``.
+
+The group is a ``ProcessGroupGloo`` of its own and not the one that ``init_process_group`` makes,
+because that one cannot keep what is promised here (seen in torch 2.13):
+
+* It takes no options for gloo. Gloo then listens on the address that the machine's name stands for,
+  and not on the one in the configuration: a group at 127.0.0.1 would be open to the network.
+* There is one in a process, without an owner: it could not be made again for one party while
+  another one, in another thread, goes on with its own.
+* Its collectives share one time limit. Connecting must fail within seconds, a step within minutes,
+  and the others may wait for days while worker 0 matches ids.
+
+So three names of gloo's options are private ones: ``_Options``, ``_devices`` and ``_timeout``.
 """
 
 from __future__ import annotations
@@ -26,39 +38,39 @@ _CONNECTING = timedelta(seconds=30)
 _SHORTEST, _LONGEST = 2e-5, 0.02
 
 
-def linked(met: Round, worker: int, workers: int) -> Any:  # noqa: ANN401 - gloo has no types
+def connect(found: Round, worker: int, workers: int) -> Any:  # noqa: ANN401 - gloo has no types
     """Connect every worker with every other, on this machine's address in their network.
 
     Raises ``RuntimeError`` if one does not come, or cannot show that it knows the secret.
     """
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
-    options._devices = [gloo.create_device(hostname=met.host)]
+    options._devices = [gloo.create_device(hostname=found.host)]
     options._timeout = _CONNECTING
-    links = gloo(met.store, worker, workers, options)
-    drawn = _exchange(links, os.urandom(SIZE), worker, workers)
-    right = [code(met.secret, met.name.encode(), bytes([n]), *drawn) for n in range(workers)]
-    if _exchange(links, right[worker], worker, workers) != right:
-        raise RuntimeError("someone without the key of this party took the place of a worker")
-    return links
+    made = gloo(found.store, worker, workers, options)
+    drawn = _exchange(made, os.urandom(SIZE), worker, workers)
+    right = [code(found.secret, found.name.encode(), bytes([n]), *drawn) for n in range(workers)]
+    if _exchange(made, right[worker], worker, workers) != right:
+        raise RuntimeError("someone without the key of this party posed as a worker")
+    return made
 
 
-def _exchange(links: Any, own: bytes, worker: int, workers: int) -> list[bytes]:  # noqa: ANN401
+def _exchange(gloo: Any, own: bytes, worker: int, workers: int) -> list[bytes]:  # noqa: ANN401
     """Return what each worker puts in, in their order."""
-    places = torch.zeros(workers, SIZE, dtype=torch.uint8)
-    places[worker] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+    table = torch.zeros(workers, SIZE, dtype=torch.uint8)
+    table[worker] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     options = dist.AllreduceOptions()
     options.timeout = _CONNECTING
-    problem = problem_of(lambda these: these.allreduce([places], options), links)
+    problem = problem_of(lambda group: group.allreduce([table], options), gloo)
     if problem is not None:
         raise RuntimeError(problem)
-    return [bytes(place.numpy()) for place in places]
+    return [bytes(row.numpy()) for row in table]
 
 
-def problem_of(start: Callable[[Any], Any], links: Any) -> str | None:  # noqa: ANN401 - as above
-    """Return what went wrong with some work; an error that is kept would keep the links open."""
+def problem_of(start: Callable[[Any], Any], gloo: Any) -> str | None:  # noqa: ANN401 - as above
+    """Return what went wrong with some work; an error that is kept would keep the group open."""
     try:
-        _finish(start(links))
+        _finish(start(gloo))
     except RuntimeError as error:
         return short(error)
     return None
@@ -96,7 +108,7 @@ _KINDS: dict[str, type[TacitError]] = {
 
 @final
 class WorkersLostError(LostError):
-    """A worker of this party is gone, or the workers are not at the same place."""
+    """A worker of this party is gone, or the workers are not at the same step."""
 
 
 @final
@@ -107,19 +119,19 @@ class Collectives:
     it needs that worker; no call returns a part of what was asked for.
 
     Args:
-        meeting: where the workers meet.
-        log: hears that they meet again, and why.
+        rendezvous: how the workers find each other.
+        log: hears that they connect again, and why.
     """
 
-    def __init__(self, meeting: Rendezvous, *, log: Callable[[str], None]) -> None:
-        self._meeting = meeting
+    def __init__(self, rendezvous: Rendezvous, *, log: Callable[[str], None]) -> None:
+        self._rendezvous = rendezvous
         self._log = log
-        self.worker, self.workers = meeting.worker, meeting.workers
+        self.worker, self.workers = rendezvous.worker, rendezvous.workers
         self.finished: Callable[[], bool] = lambda: False
-        self._links: Any = None
+        self._gloo: Any = None
         self._why: str | None = None
         self._round: Round | None = None
-        self._lines: list[Transport] = []
+        self._transports: list[Transport] = []
         self._over = threading.Event()
         self._broken = threading.Event()
 
@@ -137,59 +149,59 @@ class Collectives:
             self._log(f"{self._why}: nothing is done until all {self.workers} workers are here")
             self._why = None
         for attempt in range(_ATTEMPTS):
-            met = self._meeting.meet(limit=limit)
+            found = self._rendezvous.join(limit=limit)
             try:
-                self._links = linked(met, self.worker, self.workers)
+                self._gloo = connect(found, self.worker, self.workers)
             except RuntimeError as error:  # one went away between signing up and connecting
                 if attempt == _ATTEMPTS - 1:
                     raise LostError(
-                        f"the workers of {self._meeting.party} cannot connect to each other "
+                        f"the workers of {self._rendezvous.party} cannot connect to each other "
                         f"({short(error)}): let them reach any port of each other"
                     ) from None
             else:
-                self._round, self._over, self._broken = met, threading.Event(), threading.Event()
-                watch = (met, self._over, self._broken)
+                self._round, self._over, self._broken = found, threading.Event(), threading.Event()
+                watch = (found, self._over, self._broken)
                 threading.Thread(target=self._watch, args=watch, daemon=True).start()
                 return
 
     def leave(self) -> None:
-        """Close the links to the other workers, who notice it as soon as they need this one."""
+        """Leave the group; the others notice it as soon as they need this worker."""
         self._over.set()
-        self._links = None
-        self._lines = []
+        self._gloo = None
+        self._transports = []
 
-    def hold(self, line: Transport) -> Transport:
-        """Return a line to the other party, which ends when a worker gives the round up."""
-        self._lines.append(line)
+    def hold(self, transport: Transport) -> Transport:
+        """Return a transport to the other party; it is closed when a worker gives the round up."""
+        self._transports.append(transport)
         self.check()
-        return line
+        return transport
 
     def drop_ended(self) -> None:
-        """Let go of lines that are over, such as those of someone who was refused."""
-        self._lines = [line for line in self._lines if not getattr(line, "over", False)]
+        """Forget transports that are over, such as those of a peer that was refused."""
+        self._transports = [each for each in self._transports if not getattr(each, "over", False)]
 
     def check(self) -> None:
         """Raise if a worker has given the round up."""
         if self._broken.is_set():
-            for line in self._lines:
-                line.close()
-            self._fail(f"another worker of {self._meeting.party} begins again")
+            for transport in self._transports:
+                transport.close()
+            self._fail(f"another worker of {self._rendezvous.party} begins again")
 
-    def _watch(self, met: Round, over: threading.Event, broken: threading.Event) -> None:
-        """End this worker's lines when another gives up, and give up when one of them ends.
+    def _watch(self, found: Round, over: threading.Event, broken: threading.Event) -> None:
+        """Close this worker's transports when another gives up, and give up when one of them ends.
 
         Without it, workers of two parties could wait for each other in a circle: each for one that
         is there, and none for the one that is not.
         """
         while not over.wait(WATCH):
-            ended = any(getattr(line, "over", False) for line in list(self._lines))
+            ended = any(getattr(each, "over", False) for each in list(self._transports))
             if ended and self.finished():
                 return
-            if ended or met.broken():
+            if ended or found.broken():
                 broken.set()
-                met.give_up()
-                for line in list(self._lines):
-                    line.close()
+                found.give_up()
+                for transport in list(self._transports):
+                    transport.close()
                 return
 
     def add(self, values: Tensor) -> Tensor:
@@ -197,7 +209,7 @@ class Collectives:
         total = values.detach().clone().contiguous()
         options = dist.AllreduceOptions()
         options.timeout = PATIENCE
-        self._do(lambda links: links.allreduce([total], options))
+        self._do(lambda gloo: gloo.allreduce([total], options))
         return total
 
     def gather(self, piece: Tensor) -> list[Tensor] | None:
@@ -206,7 +218,7 @@ class Collectives:
         options.rootRank, options.timeout = 0, PATIENCE
         piece = piece.detach().contiguous()
         pieces = [torch.empty_like(piece) for _ in range(self.workers)] if self.first else []
-        self._do(lambda links: links.gather([pieces] if self.first else [], [piece], options))
+        self._do(lambda gloo: gloo.gather([pieces] if self.first else [], [piece], options))
         return pieces if self.first else None
 
     def gather_rows(self, rows: Tensor) -> Tensor | None:
@@ -227,7 +239,7 @@ class Collectives:
         options.rootRank, options.timeout = 0, PATIENCE
         share = torch.empty_like(like)
         shares = [] if whole is None else [list(whole.detach().contiguous().chunk(self.workers))]
-        self._do(lambda links: links.scatter([share], shares, options))
+        self._do(lambda gloo: gloo.scatter([share], shares, options))
         return share
 
     def tell(
@@ -239,7 +251,7 @@ class Collectives:
         named = self._broadcast(_as_tensor(head, int(size)))
         told, length = json.loads(bytes(named.numpy()))
         if told != what:
-            self._fail(f"worker 0 of {self._meeting.party} is at {told!r}, this one at {what!r}")
+            self._fail(f"worker 0 of {self._rendezvous.party} is at {told!r}, this one at {what!r}")
         return bytes(self._broadcast(_as_tensor(content or b"", length)).numpy())
 
     def only_first(self, what: str, make: Callable[[], Made]) -> Made | None:
@@ -253,7 +265,7 @@ class Collectives:
             made = make()
         except TacitError as error:
             kind = next(name for name, cls in _KINDS.items() if isinstance(error, cls))
-            said = f"worker 0 of {self._meeting.party} stopped: {error}"
+            said = f"worker 0 of {self._rendezvous.party} stopped: {error}"
             self.tell(what, json.dumps([kind, said]).encode())
             raise
         self.tell(what, json.dumps(["", ""]).encode())
@@ -264,12 +276,12 @@ class Collectives:
         differs = self.tell(what, digest if self.first else None) != digest
         if int(self.add(torch.tensor([int(differs)]))):
             raise TacitError(
-                f"the workers of {self._meeting.party} differ in {what}: use the same machine type "
-                "and number of threads for all, then start them again from the last checkpoint"
+                f"the workers of {self._rendezvous.party} differ in {what}: use the same machine "
+                "type and number of threads for all, then start them again from the last checkpoint"
             )
 
     def add_gradients(self, model: nn.Module, *, scale: float = 1.0) -> None:
-        """Put the sum over all workers, times a scale, in place of a model's gradients."""
+        """Replace a model's gradients by the sum over all workers, times a scale."""
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         total = self.add(torch.cat([grad.reshape(-1) for grad in grads]))
         if scale != 1.0:
@@ -287,16 +299,16 @@ class Collectives:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor, options.timeout = 0, 0, limit
         if values.numel():
-            self._do(lambda links: links.broadcast([values], options))
+            self._do(lambda gloo: gloo.broadcast([values], options))
         return values
 
     def _do(self, start: Callable[[Any], Any]) -> None:
         """Carry out one piece of work among all workers."""
-        if self._links is None:
+        if self._gloo is None:
             self._fail("the workers are not together")
-        problem = problem_of(start, self._links)
+        problem = problem_of(start, self._gloo)
         if problem is not None:
-            self._fail(f"a worker of {self._meeting.party} is gone ({problem})")
+            self._fail(f"a worker of {self._rendezvous.party} is gone ({problem})")
 
     def _fail(self, why: str) -> NoReturn:
         self.leave()
@@ -311,7 +323,7 @@ def _as_tensor(content: bytes, length: int) -> Tensor:
 
 
 def _spread(flat: Tensor, over: Iterable[Tensor]) -> None:
-    """Put the parts of one long tensor back where they were."""
+    """Put the parts of one long tensor back into those that it was made of."""
     at = 0
     for part in over:
         part.copy_(flat[at : at + part.numel()].view_as(part))

@@ -20,6 +20,7 @@ from tacit.party.journaled_label import JournaledLabelEnd, Measured
 from tacit.party.label_session import LabelSession
 from tacit.party.run_state import BuiltParty, States
 from tacit.party.state_files import Log
+from tacit.party.workers.group import WorkerGroup
 from tacit.protect import get_labels
 from tacit.rng import Key
 from tacit.state_dir import StateFolder
@@ -36,6 +37,11 @@ class LabelWorker(LabelSession):
         with ExitStack() as opened:
             self._join_workers(opened)
             self._open = opened.pop_all()
+
+    @property
+    def _group(self) -> WorkerGroup:
+        assert self._workers is not None  # noqa: S101 - it has a number above 0
+        return self._workers
 
     def _results(self, ended: str) -> dict[str, Any]:
         return {
@@ -55,10 +61,10 @@ class LabelWorker(LabelSession):
         labels = torch.from_numpy(np.asarray(self.table.labels)[common.order])
         flips = None
         if config.labels is not None:
-            labels = self._workers.targets(lambda: labels)
+            labels = self._group.targets(lambda: labels)
             flips = get_labels(config.labels).flips(self.classes)
-        release, end = self._workers.releasing(labels, None, scope=b"")
-        assert config.protect is not None and release is not None  # noqa: S101, PT018
+        release, finish = self._group.releasing(labels, None, scope=b"")
+        assert config.protect is not None  # noqa: S101 - the configuration was checked
         built = build_label(
             config,
             OwnColumns.of(self.table, common),
@@ -72,11 +78,11 @@ class LabelWorker(LabelSession):
             release=release,
             watch=self.watch,
         )
-        self._workers.tie(
+        self._group.replicate(
             built.models["top"], built.optimizers["top"], new=states is None, mean=True
         )
         return BuiltParty(
-            party=end(built.party),
+            party=finish(built.party),
             models=built.models,
             optimizers=built.optimizers,
             states=dict,
@@ -84,5 +90,5 @@ class LabelWorker(LabelSession):
 
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:  # noqa: ARG002
         """Hand the predictions to worker 0, which measures; nothing is told from here."""
-        self._workers.whole(rows, probs)
+        self._group.whole(rows, probs)
         return Measured(note=None, bits=0.0)

@@ -1,4 +1,4 @@
-"""Where the workers of one party meet: a store at worker 0, inside the party's own network.
+"""The rendezvous of one party's workers: a store at worker 0, inside the party's own network.
 
 Every time the workers come together is a round with a number of its own. Worker 0 opens a round,
 the others sign up for it, and worker 0 closes it when all have: who comes later, or was there
@@ -16,7 +16,6 @@ import itertools
 import json
 import secrets
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,15 +23,16 @@ from datetime import timedelta
 from ipaddress import ip_address
 from typing import Any, final
 
-import torch.distributed
 import torch.distributed as dist
 from cryptography.hazmat.primitives import serialization
 
 from tacit.errors import LostError, UsageError
+from tacit.party.backoff import Backoff
 from tacit.wire._address import parse_address
 from tacit.wire.transport.tls import Identity
 
-_Store: Any = dist.Store  # type: ignore[attr-defined]
+_stores: Any = dist  # its stores have no types
+_Store: Any = _stores.Store
 SIZE = hashlib.sha256().digest_size
 _PURPOSE = b"tacit: the workers of one party, 1"
 
@@ -117,8 +117,6 @@ class SealedStore(_Store):  # type: ignore[misc]
         self._inner.wait(names, *([] if timeout is None else [timeout]))
 
 
-_dist: Any = torch.distributed  # its stores have no types
-FIRST_WORD = 10.0
 _LOOK = 0.02
 _ANSWER = timedelta(seconds=10)
 
@@ -155,7 +153,7 @@ class Round:
 
 @final
 class Rendezvous:
-    """One worker's way to the others.
+    """How one worker finds the others.
 
     Args:
         address: where worker 0 listens for the others.
@@ -193,7 +191,7 @@ class Rendezvous:
         self._told: set[str] = set()
 
     def _warn(self) -> None:
-        """Say what passes there in the clear, where others than this machine may see it."""
+        """Say what is sent there in the clear, where others than this machine may see it."""
         with suppress(ValueError):
             if self.worker == 0 and not ip_address(self._host).is_loopback:
                 self._log(
@@ -201,22 +199,27 @@ class Rendezvous:
                     "pass there unencrypted; let only machines of this party reach it"
                 )
 
-    def meet(self, *, limit: float | None = None) -> Round:
+    def join(self, *, limit: float | None = None) -> Round:
         """Return when all workers are there, or raise ``LostError`` that says who is missing."""
-        patience = _Patience(self._wait if limit is None else limit, self._log)
-        return self._open_round(patience) if self.worker == 0 else self._sign_up(patience)
+        wait = Backoff(
+            f"the workers of {self.party}",
+            limit=self._wait if limit is None else limit,
+            log=self._log,
+            longest=_LOOK,
+        )
+        return self._open_round(wait) if self.worker == 0 else self._sign_up(wait)
 
-    def _open_round(self, patience: _Patience) -> Round:
+    def _open_round(self, wait: Backoff) -> Round:
         """Wait for the others and close the round, as worker 0."""
         store = self._store = self._store or self._listen()
         self._number = secrets.token_hex(16)  # so that nothing of another round fits
         store.set("round", self._number)
-        self._called(store, patience)
-        tokens = self._called(store, patience)  # once all are there: one may have gone meanwhile
+        self._called(store, wait)
+        tokens = self._called(store, wait)  # once all are there: one may have gone meanwhile
         store.set(f"{self._number}/closed", json.dumps(tokens))
         return self._round(store, self._number, self._host)
 
-    def _called(self, store: SealedStore, patience: _Patience) -> list[str]:
+    def _called(self, store: SealedStore, wait: Backoff) -> list[str]:
         """Return what stands for the other workers when each has shown that it is alive."""
         tokens, seen = dict[int, str](), dict[int, str]()
         while len(tokens) < self.workers - 1:
@@ -224,34 +227,34 @@ class Rendezvous:
                 self._hear(store, worker, tokens, seen)
             missing = [n for n in range(1, self.workers) if n not in tokens]
             if missing:
-                patience.look(
+                wait.pause_for(
                     f"worker {', '.join(map(str, missing))} of {self.party}",
-                    f"did not come to {self._address}",
-                    f"start it with --worker {missing[0]}",
+                    f"expected at {self._address}",
+                    remedy=f"start it with --worker {missing[0]}",
                 )
         return list(tokens.values())
 
     def _listen(self) -> SealedStore:
         """Open the store, on the one address that was given and on no other."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        place = socket.socket(family)
+        listening = socket.socket(family)
         try:
-            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            place.bind((self._host, self._port))
-            place.listen()
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((self._host, self._port))
+            listening.listen()
         except OSError as error:
-            place.close()
+            listening.close()
             raise UsageError(
                 f"group {self._address}: worker 0 of {self.party} cannot listen there "
                 f"({error.strerror}): name a free address of this machine"
             ) from None
-        opened = _dist.TCPStore(
+        opened = _stores.TCPStore(
             self._host,
             self._port,
             is_master=True,
             wait_for_workers=False,
             timeout=_ANSWER,
-            master_listen_fd=place.detach(),
+            master_listen_fd=listening.detach(),
         )
         return SealedStore(opened, secret=self._secret)
 
@@ -293,37 +296,37 @@ class Rendezvous:
                 )
         return None
 
-    def _sign_up(self, patience: _Patience) -> Round:
+    def _sign_up(self, wait: Backoff) -> Round:
         """Wait for a round that is open, sign up and wait for its end, as any other worker."""
         while True:
-            why = f"does not answer at {self._address}"
+            why = f"no answer at {self._address}"
             try:
                 store, host = self._call()
                 number = store.get("round").decode() if store.check(["round"]) else None
                 if number is None and store.forged("round"):
-                    why = f"has another key file than this one, or a stranger is at {self._address}"
+                    why = f"it has another key file, or a stranger is at {self._address}"
                 elif number is None:
                     pass  # worker 0 is about to open the first round
                 elif store.check([f"{number}/closed"]):
-                    why = "has all its workers, or has not noticed that one was lost,"
-                elif self._signed(store, number, patience):
+                    why = "it has all its workers, or has not noticed that one was lost"
+                elif self._signed(store, number, wait):
                     return self._round(store, number, host)
             except LostError:
                 raise
             except (RuntimeError, OSError):  # worker 0 is gone, or not there yet
                 pass
-            patience.look(f"worker 0 of {self.party}", why, "start it with --worker 0")
+            wait.pause_for(f"worker 0 of {self.party}", why, remedy="start it with --worker 0")
 
     def _call(self) -> tuple[SealedStore, str]:
         """Return the store of worker 0, and the address under which it knows this machine."""
         with socket.create_connection((self._host, self._port), timeout=5) as tried:
             host = str(tried.getsockname()[0])
-        opened = _dist.TCPStore(
+        opened = _stores.TCPStore(
             self._host, self._port, is_master=False, wait_for_workers=False, timeout=_ANSWER
         )
         return SealedStore(opened, secret=self._secret), host
 
-    def _signed(self, store: SealedStore, number: str, patience: _Patience) -> bool:
+    def _signed(self, store: SealedStore, number: str, wait: Backoff) -> bool:
         """Whether this worker is one of those of a round."""
         key, token = f"{number}/worker-{self.worker}", secrets.token_hex(8)
         claim = {"token": token, "facts": self._facts}
@@ -334,7 +337,9 @@ class Rendezvous:
             if store.check([f"{number}/refused-{token}"]):
                 raise UsageError(store.get(f"{number}/refused-{token}").decode())
             self._check_own(json.loads(store.get(key))["token"] == token)
-            patience.look(f"another worker of {self.party}", "did not come", "start all of them")
+            wait.pause_for(
+                f"another worker of {self.party}", "this one is there", remedy="start all of them"
+            )
             store.set(key, json.dumps({**claim, "beat": beat}))
             if store.get("round").decode() != number:
                 return False
@@ -342,8 +347,8 @@ class Rendezvous:
         return True
 
     def _round(self, store: SealedStore, number: str, host: str) -> Round:
-        links = store.under(f"{number}/group/")
-        return Round(store=links, host=host, name=number, secret=self._secret)
+        addresses = store.under(f"{number}/group/")
+        return Round(store=addresses, host=host, name=number, secret=self._secret)
 
     def _check_own(self, own: bool) -> None:
         if not own:
@@ -351,26 +356,3 @@ class Rendezvous:
                 f"worker {self.worker} of {self.party} came twice: every worker needs its own "
                 f"number from 0 to {self.workers - 1}"
             )
-
-
-@final
-class _Patience:
-    """Looks again and again, says so after ten seconds, and gives up in the end."""
-
-    def __init__(self, limit: float, log: Callable[[str], None]) -> None:
-        self._start = time.monotonic()
-        self._limit = limit
-        self._log = log
-        self._told = False
-
-    def look(self, who: str, why: str, remedy: str) -> None:
-        """Pause before the next look, or raise when it has been too long."""
-        waited = time.monotonic() - self._start
-        if waited >= self._limit:
-            raise LostError(
-                f"{who} {why} within {self._limit:g} seconds: {remedy}, or allow more with wait"
-            )
-        if waited >= FIRST_WORD and not self._told:
-            self._told = True
-            self._log(f"waiting: {who} {why}")
-        time.sleep(_LOOK)

@@ -43,7 +43,7 @@ class Share:
 
 @final
 class ReleaseServer:
-    """Where worker 0 protects whole steps: the guard, the journal and all labels.
+    """Protects whole steps at worker 0, with the guard, the journal and all labels.
 
     Args:
         labels: of all common examples; randomised ones where there is a label mechanism.
@@ -103,12 +103,12 @@ class ReleaseClient:
 
     Args:
         group: of the label party's workers.
-        vault: at worker 0, what protects whole steps.
+        server: at worker 0, what protects whole steps.
     """
 
-    def __init__(self, group: Collectives, vault: ReleaseServer | None = None) -> None:
+    def __init__(self, group: Collectives, server: ReleaseServer | None = None) -> None:
         self._group = group
-        self._vault = vault
+        self._server = server
         self.party: LabelParty | None = None
 
     def release(self, cut: Cut) -> Share:
@@ -122,7 +122,7 @@ class ReleaseClient:
 
     def _protected(self, cut: Cut, pieces: Sequence[Tensor]) -> Tensor:
         """Protect the step at worker 0; the gradient of a mean over shares is a mean over all."""
-        assert self._vault is not None and self.party is not None  # noqa: S101, PT018 - worker 0
+        assert self._server is not None and self.party is not None  # noqa: S101, PT018 - worker 0
         parts = [_unpacked(piece, like=cut) for piece in pieces]
         steps, rows, grads, embeddings, probs = zip(*parts, strict=True)
         if len(set(steps)) != 1:
@@ -130,14 +130,14 @@ class ReleaseClient:
         ids = torch.cat(rows)
         whole = Cut(
             grads=torch.cat(grads) / len(pieces),
-            labels=self._vault.labels(ids),
+            labels=self._server.labels(ids),
             probs=None if cut.probs is None else torch.cat(probs),
             ids=ids,
             embeddings=torch.cat(embeddings),
             step=cut.step,
             weight=1 / len(ids),
         )
-        return self._vault.protect(self.party, whole)
+        return self._server.protect(self.party, whole)
 
 
 @final
@@ -148,11 +148,11 @@ class ShardedLabel(JournaledLabelEnd):
     """
 
     def __init__(
-        self, party: LabelParty, group: Collectives, vault: ReleaseServer | None = None
+        self, party: LabelParty, group: Collectives, server: ReleaseServer | None = None
     ) -> None:
         self.party = party
         self._group = group
-        self._vault = vault
+        self._server = server
 
     def can_repeat(self, step: int) -> bool:  # noqa: ARG002
         """Never: the other workers may not have got as far."""
@@ -161,7 +161,7 @@ class ShardedLabel(JournaledLabelEnd):
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
         """Return this worker's share of the releases of a step."""
         gradients = self.party.step(rows, embeddings)
-        record = None if self._vault is None else self._vault.record_of(embeddings[0].step)
+        record = None if self._server is None else self._server.record_of(embeddings[0].step)
         return [replace(gradient, record=record) for gradient in gradients]
 
     def update(self) -> float:
@@ -177,20 +177,20 @@ class ShardedLabel(JournaledLabelEnd):
         """Return the answer at worker 0, which has the journal; the others answer nothing."""
         shown = torch.frombuffer(bytearray(b"".join(asked)), dtype=torch.uint8)
         pieces = self._group.gather(shown)
-        vault = self._vault
+        server = self._server
         seen = self._group.only_first(
             f"the evaluation after step {step}",
-            lambda: b"" if vault is None else vault.asked(step, pieces or []),
+            lambda: b"" if server is None else server.asked(step, pieces or []),
         )
         measured = measure()
-        if vault is None or seen is None:
+        if server is None or seen is None:
             return Answer()
-        return vault.answer(self.party, step, seen, measured)
+        return server.answer(self.party, step, seen, measured)
 
     def sync(self) -> None:
         """Bring the journal to disk, where it is."""
-        if self._vault is not None:
-            self._vault.sync()
+        if self._server is not None:
+            self._server.sync()
 
 
 def _fields(cut: Cut) -> list[Tensor]:
