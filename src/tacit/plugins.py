@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any, final
 
 from tacit.errors import UsageError
+from tacit.spec import Entry
 
 API = 1
 """The version of what plug-ins may use; one says which it was written for by ``TACIT_API = 1``."""
@@ -180,7 +181,9 @@ def _registering(where: str) -> Iterator[set[str]]:
     try:
         yield names
         for table, old in zip(tables, before, strict=True):
-            names |= table.keys() - old.keys()
+            for name in table.keys() - old.keys():
+                _check_fields(table[name], where)
+                names.add(name)
         if not names:
             raise UsageError(
                 f"{where}: registers nothing: use a decorator in it, such as "
@@ -191,6 +194,17 @@ def _registering(where: str) -> Iterator[set[str]]:
             table.clear()
             table.update(old)
         raise
+
+
+def _check_fields(entry: object, where: str) -> None:
+    """Refuse a class without parameters to read; its decorators may stand in either order."""
+    if not isinstance(entry, Entry):
+        return  # a data set
+    options = getattr(entry.cls, "__dataclass_params__", None)
+    if options is None or not options.frozen:
+        raise UsageError(
+            f"{where}: {entry.name!r} must be a frozen dataclass: write @dataclass(frozen=True)"
+        )
 
 
 def _tables() -> tuple[dict[str, Any], ...]:

@@ -119,8 +119,6 @@ class Registry(Generic[T]):
             )
         if not (isinstance(cls, type) and issubclass(cls, self._base)):
             raise SpecError(f"{what} must be a class that derives from {self._base.__name__}")
-        if "__dataclass_params__" not in vars(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-            raise SpecError(f"{what} must be a frozen dataclass: write @dataclass(frozen=True)")
         if missing := sorted(getattr(cls, "__abstractmethods__", ())):
             raise SpecError(f"{what} lacks {', '.join(missing)}: see {self._base.__name__}")
 

@@ -189,6 +189,14 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing_registered(source, rule, t
     assert plugins.loaded_files() == ()
 
 
+def test_decorators_may_stand_in_either_order(tmp_path):
+    first, second = '@ATTACKS.register("mine")\n', "@dataclass(frozen=True)\n"
+    place = tmp_path / "mine.py"
+    place.write_text(SMALL.format(name="mine").replace(first + second, second + first))
+    assert plugins.load_file(place).names == {"mine"}
+    assert str(attack.get("mine()")) == "mine"
+
+
 def test_files_that_are_none_are_refused(tmp_path):
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "bytes.py").write_bytes(b"\xff\xfe\x00")
@@ -325,8 +333,8 @@ def test_types_that_no_state_can_hold_are_refused(kind):
 
 def test_a_registry_takes_classes_of_its_kind_only():
     registry: Registry[Any] = Registry("thing")
-    for wrong in (3, int, Specified):
-        with pytest.raises(SpecError, match="'x' must be"):
+    for wrong in (3, int, len):
+        with pytest.raises(SpecError, match="'x' must be a class that derives from Specified"):
             registry.register("x")(wrong)
     with pytest.raises(SpecError, match="a name is a letter"):
         registry.register("")(Specified)

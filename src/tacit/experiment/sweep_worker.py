@@ -92,7 +92,7 @@ def _jobs(lines: IO[str], jobs: SimpleQueue[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Do one job after the other until the driver closes the line."""
+    """Do one job after the other until the driver closes standard input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the driver's to handle
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever prints must not print between the answers

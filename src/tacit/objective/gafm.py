@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.errors import InputError
 from tacit.objective.base import OBJECTIVES, Objective
-from tacit.objective.gafm_game import Adversarial, Play
+from tacit.objective.gafm_game import Adversarial, GafmParameters
 from tacit.objective.learner import Learner, Setting
 from tacit.spec import require
 
@@ -93,7 +93,7 @@ class Gafm(Objective):
                 "use the model gafm_net, and with several feature parties combine by mean"
             )
         _check_labels(setting.labels)
-        play = Play(
+        parameters = GafmParameters(
             delta=self.delta,
             sigma=self.sigma,
             gamma=self.gamma,
@@ -102,7 +102,7 @@ class Gafm(Objective):
             hidden=self.hidden,
             orient=self.orient,
         )
-        return Adversarial(play, setting, key=setting.key, claim=CLAIM)
+        return Adversarial(parameters, setting, key=setting.key, claim=CLAIM)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the generator's own probabilities, before they are oriented."""

@@ -63,7 +63,7 @@ _MEMORY = 0.9
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Play:
+class GafmParameters:
     """The parameters of ``gafm``, each with a value."""
 
     delta: float
@@ -111,11 +111,13 @@ class Discriminator(nn.Module):
 class Adversarial(Learner):
     """Algorithm 1, step by step: discriminator, generator, gradient at the cut."""
 
-    def __init__(self, play: Play, setting: Setting, *, key: Key, claim: str) -> None:
-        self._play, self._key, self._claim = play, key, claim
+    def __init__(
+        self, parameters: GafmParameters, setting: Setting, *, key: Key, claim: str
+    ) -> None:
+        self._parameters, self._key, self._claim = parameters, key, claim
         self._first_steps = setting.first_steps
         self._top, self._top_optimizer = setting.top, setting.optimizer
-        self.discriminator = Discriminator(play.hidden, key)
+        self.discriminator = Discriminator(parameters.hidden, key)
         group = setting.optimizer.param_groups[0]
         self._optimizer = torch.optim.Adam(
             self.discriminator.parameters(),
@@ -146,14 +148,14 @@ class Adversarial(Learner):
             cut = stream.normal(*cut.shape).to(cut)
         outputs = turn.outputs(cut)
         predicted = torch.sigmoid(outputs)
-        noise = self._play.sigma * stream.normal(len(labels)).to(cut)
+        noise = self._parameters.sigma * stream.normal(len(labels)).to(cut)
         gan = self._discriminate(labels.to(cut.dtype) + noise, predicted, learn=both)
         self._generate(predicted)
         if not first and both:
             self._watch(predicted.detach(), labels)
         parts, penalty = self._parts(turn, cut, labels if both else None, stream)
         self.discriminator.fallbacks += not both
-        self._loss = gan + self._play.gamma * penalty
+        self._loss = gan + self._parameters.gamma * penalty
         return Signal(grads=self._mixed(parts), outputs=outputs.detach(), parts=parts)
 
     def _discriminate(self, real: Tensor, predicted: Tensor, *, learn: bool) -> float:
@@ -165,7 +167,7 @@ class Adversarial(Learner):
             self._optimizer.step()
             with torch.no_grad():
                 for weight in self.discriminator.parameters():
-                    weight.clamp_(-self._play.clip, self._play.clip)
+                    weight.clamp_(-self._parameters.clip, self._parameters.clip)
         return float(distance.detach())
 
     def _generate(self, predicted: Tensor) -> None:
@@ -189,15 +191,15 @@ class Adversarial(Learner):
         (gan,) = torch.autograd.grad(loss, leaf)
         draws = torch.special.ndtr(stream.normal(len(cut))).to(cut)
         sides = torch.zeros_like(draws) if labels is None else 2 * labels.to(cut.dtype) - 1
-        target = (0.5 + self._play.delta * draws * sides).view_as(cut)
+        target = (0.5 + self._parameters.delta * draws * sides).view_as(cut)
         inside = cut.clamp(_EDGE, 1 - _EDGE)
         penalty = (inside - target) / (inside * (1 - inside))
         value = nn.functional.binary_cross_entropy(inside, target)
         return {"gan": _normal(gan), "penalty": _normal(penalty)}, float(value)
 
     def _mixed(self, parts: dict[str, Tensor]) -> Tensor:
-        left = {name: part for name, part in parts.items() if name != self._play.ablate}
-        weights = {"gan": 1.0, "penalty": self._play.gamma}
+        left = {name: part for name, part in parts.items() if name != self._parameters.ablate}
+        weights = {"gan": 1.0, "penalty": self._parameters.gamma}
         total = torch.zeros_like(parts["gan"])
         for name, part in left.items():
             total += weights[name] * part
@@ -219,7 +221,7 @@ class Adversarial(Learner):
     @property
     def flipped(self) -> bool:
         """Whether predictions run against the labels in use, and are turned around."""
-        return self._play.orient and float(self.discriminator.lean) < 0
+        return self._parameters.orient and float(self.discriminator.lean) < 0
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Return the generator's predictions, oriented by the labels in use."""
