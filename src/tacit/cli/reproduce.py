@@ -118,13 +118,15 @@ def _list(found: Sequence[Study], *, as_json: bool) -> None:
 
 
 def _show(record: Mapping[str, Any]) -> None:
+    from tacit.report.paper import cell_text, left_out_of  # noqa: PLC0415 - loads only when used
+
     console = Console() if Console().is_terminal else Console(width=_WIDE)
     console.print(f"{record['name']}: {record['title']} ({record['place']})", highlight=False)
     for table in record["tables"]:
         drawn = Table(*table["header"], title=table["title"], title_justify="left")
         drawn.columns[0].no_wrap = True
         for row in table["rows"]:
-            drawn.add_row(*map(_cell, row))
+            drawn.add_row(*map(cell_text, row))
         console.print(drawn)
         if table["note"]:
             console.print(table["note"], markup=False, highlight=False)
@@ -133,24 +135,13 @@ def _show(record: Mapping[str, Any]) -> None:
         for claim in record["claims"]:
             drawn.add_row(claim["text"], _VERDICTS[claim["holds"]], claim["found"])
         console.print(drawn)
-    absent = [f"{name}: its files are not here" for name in record["missing"]]
     for title, texts in (
         ("scaled down", record["scaled"]),
         ("differs", record["departs"]),
-        ("left out", [*absent, *record["left_out"]]),
+        ("left out", left_out_of(record)),
     ):
         for text in texts:
             console.print(f"{title}: {text}", markup=False, highlight=False)
     files = ", ".join(record["files"].values())
     spent = duration(record["seconds"])
     console.print(f"{record['trials']} trials, {spent} of work; {files}", highlight=False)
-
-
-def _cell(cell: Any) -> str:  # noqa: ANN401 - a cell of JSON
-    if cell is None:
-        return "–"
-    if isinstance(cell, Mapping):
-        return str(cell["text"])
-    if isinstance(cell, float):
-        return f"{cell:.3f}" if cell == 0 or abs(cell) >= 1e-3 else f"{cell:.2e}"
-    return str(cell)

@@ -190,30 +190,32 @@ def _plan_progression(full: bool) -> list[dict[str, Any]]:
 def _read_progression(records: Sequence[TrialRecord]) -> Finding:
     tables, claims, figures = [], [], []
     for (dataset,), found in grouped(records, "dataset").items():
-        ways = first_by_protection(found)
-        tables.append(steps_table(f"{dataset}: leak AUC over training", ways, LAYERS, _ATTACKS))
+        protections = first_by_protection(found)
+        tables.append(
+            steps_table(f"{dataset}: leak AUC over training", protections, LAYERS, _ATTACKS)
+        )
         figures += [
             steps_plot(
-                [(way, record, layer) for way, record in ways.items()],
+                [(protection, record, layer) for protection, record in protections.items()],
                 attack=attack,
                 title=f"{dataset}: {attack} leak at the {shown}",
             )
             for shown, layer in LAYERS.items()
             for attack in _ATTACKS
         ]
-        claims += _progression_claims(dataset, ways)
+        claims += _progression_claims(dataset, protections)
     return Finding(tables=tables, claims=claims, figures=figures)
 
 
-def _progression_claims(dataset: str, ways: dict[str, TrialRecord]) -> list[PaperClaim]:
-    def leaks(way: str, layer: str) -> list[float]:
-        if way not in ways:
+def _progression_claims(dataset: str, protections: dict[str, TrialRecord]) -> list[PaperClaim]:
+    def leaks(protection: str, layer: str) -> list[float]:
+        if protection not in protections:
             return []
-        return present(layer_leak(ways[way], layer, attack) for attack in _ATTACKS)
+        return present(layer_leak(protections[protection], layer, attack) for attack in _ATTACKS)
 
     plain = leaks(_PLAIN, "cut")
     strong = [leak for layer in LAYERS.values() for leak in leaks(_STRONG, layer)]
-    order = [leaks(way, "cut") for way in _STRENGTHS if way in ways]
+    order = [leaks(protection, "cut") for protection in _STRENGTHS if protection in protections]
     falling = [
         all(b <= a + _SLACK for a, b in zip(before, after, strict=True))
         for before, after in itertools.pairwise(order)
@@ -279,21 +281,21 @@ def _plan_linear_layers(full: bool) -> list[dict[str, Any]]:
 
 
 def _read_layers(records: Sequence[TrialRecord]) -> Finding:
-    ways = first_by_protection(records)
-    first = next(iter(ways.values()))
+    protections = first_by_protection(records)
+    first = next(iter(protections.values()))
     names = list((first.results or {})["layers"])
     layers = {f"{name} (cut)" if name == names[-1] else name: name for name in names}
     title = f"{first.config['dataset']}: leak AUC at every layer"
     return Finding(
-        tables=[steps_table(title, ways, layers, _ATTACKS)],
-        claims=[_layer_claim(ways, names, *what) for what in _LAYER_CLAIMS],
+        tables=[steps_table(title, protections, layers, _ATTACKS)],
+        claims=[_layer_claim(protections, names, *what) for what in _LAYER_CLAIMS],
         figures=[
             steps_plot(
                 [(shown, record, layer) for shown, layer in layers.items()],
                 attack=attack,
-                title=f"{way}: {attack} leak at every layer",
+                title=f"{protection}: {attack} leak at every layer",
             )
-            for way, record in ways.items()
+            for protection, record in protections.items()
             for attack in _ATTACKS
         ],
     )
@@ -354,11 +356,15 @@ _LAYER_CLAIMS: tuple[tuple[str, str, _Rule], ...] = (
 
 
 def _layer_claim(
-    ways: dict[str, TrialRecord], names: Sequence[str], text: str, way: str, rule: _Rule
+    protections: dict[str, TrialRecord],
+    names: Sequence[str],
+    text: str,
+    protection: str,
+    rule: _Rule,
 ) -> PaperClaim:
     holds, found = None, "no trial with several layers"
-    if way in ways and len(names) >= 2:
-        holds, found = rule(ways[way], names)
+    if protection in protections and len(names) >= 2:
+        holds, found = rule(protections[protection], names)
     return PaperClaim(text=text, source=_LAYERS_SOURCE, holds=holds, found=found)
 
 

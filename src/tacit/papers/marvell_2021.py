@@ -81,19 +81,21 @@ def _plan_bounds(full: bool) -> list[dict[str, Any]]:
 
 
 def _read_bounds(records: Sequence[TrialRecord]) -> Finding:
-    ways = first_by_protection(records)
-    drawn = {way: ways[way] for way in _BOUNDED if way in ways}
-    ace = {way: number(record, "test.ace") for way, record in ways.items()}
+    protections = first_by_protection(records)
+    drawn = {
+        protection: protections[protection] for protection in _BOUNDED if protection in protections
+    }
+    ace = {protection: number(record, "test.ace") for protection, record in protections.items()}
     rows = [
         [
-            way,
-            ace[way],
+            protection,
+            ace[protection],
             number(record, "test.auc"),
             number(record, "test.loss"),
             layer_leak(record, "cut", _NORM),
             layer_leak(record, "layer1", _NORM),
         ]
-        for way, record in ways.items()
+        for protection, record in protections.items()
     ]
     tables = [
         steps_table("Leak AUC of the norm attack over training", drawn, LAYERS, (_NORM,)),
@@ -105,7 +107,7 @@ def _read_bounds(records: Sequence[TrialRecord]) -> Finding:
     ]
     figures = [
         steps_plot(
-            [(way, record, layer) for way, record in drawn.items()],
+            [(protection, record, layer) for protection, record in drawn.items()],
             attack=_NORM,
             title=f"Norm leak at the {name}",
         )
@@ -115,9 +117,11 @@ def _read_bounds(records: Sequence[TrialRecord]) -> Finding:
     return Finding(tables=tables, claims=_bound_claims(drawn, ace), figures=figures)
 
 
-def _bound_claims(ways: dict[str, TrialRecord], ace: dict[str, float | None]) -> list[PaperClaim]:
+def _bound_claims(
+    protections: dict[str, TrialRecord], ace: dict[str, float | None]
+) -> list[PaperClaim]:
     at = {
-        layer: [layer_leak(record, layer, _NORM) for record in ways.values()]
+        layer: [layer_leak(record, layer, _NORM) for record in protections.values()]
         for layer in LAYERS.values()
     }
     cut, first = (present(values) for values in at.values())
@@ -125,8 +129,10 @@ def _bound_claims(ways: dict[str, TrialRecord], ace: dict[str, float | None]) ->
     plain = ace.get("none")
     apart = [
         abs(value - plain)
-        for way, value in ace.items()
-        if value is not None and plain is not None and way.startswith(("marvell", "max_norm"))
+        for protection, value in ace.items()
+        if value is not None
+        and plain is not None
+        and protection.startswith(("marvell", "max_norm"))
     ]
     return [
         PaperClaim(
@@ -280,22 +286,22 @@ def _plan_stream(full: bool) -> list[dict[str, Any]]:
 
 
 def _read_stream(records: Sequence[TrialRecord]) -> Finding:
-    ways = by_protection(records)
+    protections = by_protection(records)
     means = {
-        way: {what: mean_over_days(same, what) for what in ("auc", "norm", "hint")}
-        for way, same in ways.items()
+        protection: {what: mean_over_days(same, what) for what in ("auc", "norm", "hint")}
+        for protection, same in protections.items()
     }
     plain = means.get("none", {}).get("auc")
     rows: list[list[Cell]] = [
         [
-            way,
+            protection,
             found["auc"],
             _drop(plain, found["auc"]),
-            _DROPS.get(way),
+            _DROPS.get(protection),
             found["norm"],
             found["hint"],
         ]
-        for way, found in means.items()
+        for protection, found in means.items()
     ]
     table = Tabulated(
         title="Means over days",
@@ -304,9 +310,9 @@ def _read_stream(records: Sequence[TrialRecord]) -> Finding:
         note="AUC of a day's rows before they are trained on; drop is relative to no protection.",
     )
     figures = [
-        days_plot(ways, "norm", title="Norm leak by day", y="leak AUC of norm"),
-        days_plot(ways, "hint", title="Hint leak by day", y="leak AUC of hint"),
-        days_plot(ways, "auc", title="AUC by day", y="AUC"),
+        days_plot(protections, "norm", title="Norm leak by day", y="leak AUC of norm"),
+        days_plot(protections, "hint", title="Hint leak by day", y="leak AUC of hint"),
+        days_plot(protections, "auc", title="AUC by day", y="AUC"),
     ]
     return Finding(tables=[table], claims=_stream_claims(means), figures=figures)
 
@@ -316,8 +322,8 @@ def _drop(plain: float | None, value: float | None) -> float | None:
 
 
 def _stream_claims(means: _Means) -> list[PaperClaim]:
-    def get(way: str, what: str) -> float:
-        value = means.get(way, {}).get(what)
+    def get(protection: str, what: str) -> float:
+        value = means.get(protection, {}).get(what)
         return float("nan") if value is None else value
 
     def claim(text: str, pairs: Sequence[tuple[float, float]]) -> PaperClaim:
@@ -404,8 +410,8 @@ STUDIES = (
             "days of Avazu stand in, at either scale",
         ),
         published=[
-            Published(what=f"{way}: drop of AUC, %", value=value, source=_STREAM_SOURCE)
-            for way, value in _DROPS.items()
+            Published(what=f"{protection}: drop of AUC, %", value=value, source=_STREAM_SOURCE)
+            for protection, value in _DROPS.items()
         ],
     ),
 )

@@ -12,6 +12,8 @@ from tacit.experiment.sweep_store import TrialRecord
 from tacit.papers.records import (
     frontier,
     grouped,
+    mean,
+    mean_of,
     number,
     present,
     share_below,
@@ -87,10 +89,10 @@ def _points(
     for (protect,), same in trials.items():
         if family_of(protect)[0] not in (family, "none"):
             continue
-        one = spread(_utility(record, axis) for record in same)
-        other = spread_of(same, _LEAKS[leak])
-        if one is not None and other is not None:
-            found.append((sign * one.mean, other.mean))
+        reached = mean(_utility(record, axis) for record in same)
+        leaked = mean_of(same, _LEAKS[leak])
+        if reached is not None and leaked is not None:
+            found.append((sign * reached, leaked))
     return found
 
 
@@ -109,8 +111,8 @@ def _read(records: Sequence[TrialRecord]) -> Finding:
         shares += [
             [dataset, leak, *(panel[leak, utility] for utility in _UTILITIES)] for leak in _LEAKS
         ]
-        claims += [*_claims(dataset, panel), _heuristic(dataset, trials)]
-        claims += _isic(dataset, trials) if dataset in _ISIC else []
+        claims += [*_claims(dataset, panel), _max_norm_claim(dataset, trials)]
+        claims += _isic_claims(dataset, trials) if dataset in _ISIC else []
     tables.append(
         Tabulated(
             title="Share of the common range of utility in which Marvell leaks less than iso",
@@ -171,7 +173,7 @@ def _claims(dataset: str, panel: Mapping[tuple[str, str], float | None]) -> list
     ]
 
 
-def _heuristic(dataset: str, trials: _ByProtection) -> PaperClaim:
+def _max_norm_claim(dataset: str, trials: _ByProtection) -> PaperClaim:
     """Compare max_norm's point with Marvell's curve at its utility."""
     near, seen = 0, 0
     for leak, utility in product(_LEAKS, _UTILITIES):
@@ -192,15 +194,13 @@ def _heuristic(dataset: str, trials: _ByProtection) -> PaperClaim:
     )
 
 
-def _isic(dataset: str, trials: _ByProtection) -> list[PaperClaim]:
+def _isic_claims(dataset: str, trials: _ByProtection) -> list[PaperClaim]:
     cosine = _LEAKS["cosine, cut"]
-    strong = [
-        found.mean
+    strong = present(
+        mean_of(same, cosine)
         for (protect,), same in trials.items()
-        if family_of(protect)[0] == "iso(t)"
-        and family_of(protect)[1][0] > 20
-        and (found := spread_of(same, cosine)) is not None
-    ]
+        if family_of(protect)[0] == "iso(t)" and family_of(protect)[1][0] > 20
+    )
     return [
         PaperClaim(
             text=f"{dataset}: iso's cosine leak at the cut stays above 0.9 even with t above 20",

@@ -79,9 +79,9 @@ def _plan(full: bool) -> list[dict[str, Any]]:
                 "batch_size": 256,
             }
         ]
-    ways = [{"protect": spec} for spec, reason in _specs(PROTECTIONS) if reason is None]
-    ways += [{"labels": spec} for spec, reason in _specs(LABELS) if reason is None]
-    return [{**values, **way} for values in settings for way in ways]
+    protections = [{"protect": spec} for spec, reason in _specs(PROTECTIONS) if reason is None]
+    protections += [{"labels": spec} for spec, reason in _specs(LABELS) if reason is None]
+    return [{**values, **protection} for values in settings for protection in protections]
 
 
 def attack_briefly(config: TrainConfig) -> dict[str, Any]:
@@ -111,39 +111,41 @@ def _read(records: Sequence[TrialRecord]) -> Finding:
     tables, figures = [], []
     for (dataset,), found in grouped(ran, "dataset").items():
         names = list(dict.fromkeys(a for r in found for a in (r.results or {})["attacks"]))
-        ways: dict[str, list[TrialRecord]] = {}
+        protections: dict[str, list[TrialRecord]] = {}
         for record in found:
-            ways.setdefault(protection_of(record), []).append(record)
-        tables.append(_table(dataset, names, ways))
-        course = {way: _highest_by_epoch(same) for way, same in ways.items()}
-        tables.append(_over_epochs(dataset, course))
+            protections.setdefault(protection_of(record), []).append(record)
+        tables.append(_table(dataset, names, protections))
+        by_epoch = {protection: _highest_by_epoch(same) for protection, same in protections.items()}
+        tables.append(_over_epochs(dataset, by_epoch))
         figures.append(
             lines(
-                course,
+                by_epoch,
                 title=f"{dataset}: the strongest attack by epoch",
                 x="epoch",
                 y="highest leak AUC",
             )
         )
-    unfit = [
+    not_tried = [
         f"{spec}: {reason}"
         for registry in (PROTECTIONS, LABELS)
         for spec, reason in _specs(registry)
         if reason
     ]
-    unfit += [f"{spec}: {reason}" for spec, reason in _attacks() if reason]
-    return Finding(tables=tables, figures=figures, left_out=[*sorted(refused), *unfit])
+    not_tried += [f"{spec}: {reason}" for spec, reason in _attacks() if reason]
+    return Finding(tables=tables, figures=figures, left_out=[*sorted(refused), *not_tried])
 
 
-def _table(dataset: str, names: Sequence[str], ways: dict[str, list[TrialRecord]]) -> Tabulated:
+def _table(
+    dataset: str, names: Sequence[str], protections: dict[str, list[TrialRecord]]
+) -> Tabulated:
     rows: list[list[Cell]] = []
-    for way, same in ways.items():
+    for protection, same in protections.items():
         leaks = [spread_of(same, f"attacks.{name}.leak") for name in names]
         read = zip(names, leaks, strict=True)
         whole = [leak.mean for name, leak in read if leak and _plain(name)]
         epochs = [leak for leak in _highest_by_epoch(same) if leak is not None]
         rows.append(
-            [way, spread_of(same, "test.auc"), max([*whole, *epochs], default=None), *leaks]
+            [protection, spread_of(same, "test.auc"), max([*whole, *epochs], default=None), *leaks]
         )
     return Tabulated(
         title=f"{dataset}: leak AUC of every attack on the whole recording",
@@ -164,12 +166,12 @@ def _plain(attack: str) -> bool:
 
 def _highest_by_epoch(same: Sequence[TrialRecord]) -> list[float | None]:
     """Return the highest leak AUC of any attack after each epoch, averaged over seeds."""
-    courses = []
+    by_seed = []
     for record in same:
         attacks = (record.results or {})["attacks"]
         found = [attack for name, attack in attacks.items() if _plain(name)]
         epochs = max((len(attack["epochs"]) for attack in found), default=0)
-        courses.append(
+        by_seed.append(
             [
                 max(
                     (
@@ -183,17 +185,17 @@ def _highest_by_epoch(same: Sequence[TrialRecord]) -> list[float | None]:
                 for at in range(epochs)
             ]
         )
-    shortest = min(map(len, courses), default=0)
-    means = [spread(course[at] for course in courses) for at in range(shortest)]
+    shortest = min(map(len, by_seed), default=0)
+    means = [spread(by_epoch[at] for by_epoch in by_seed) for at in range(shortest)]
     return [None if mean is None else mean.mean for mean in means]
 
 
-def _over_epochs(dataset: str, courses: dict[str, list[float | None]]) -> Tabulated:
-    longest = max(map(len, courses.values()), default=0)
+def _over_epochs(dataset: str, by_seed: dict[str, list[float | None]]) -> Tabulated:
+    longest = max(map(len, by_seed.values()), default=0)
     marks = sorted({1, 2, (longest + 1) // 2, longest} & set(range(1, longest + 1)))
     rows = [
-        [way, *(course[mark - 1] if mark <= len(course) else None for mark in marks)]
-        for way, course in courses.items()
+        [protection, *(by_epoch[mark - 1] if mark <= len(by_epoch) else None for mark in marks)]
+        for protection, by_epoch in by_seed.items()
     ]
     return Tabulated(
         title=f"{dataset}: the highest leak AUC by the end of an epoch",

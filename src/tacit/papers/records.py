@@ -160,18 +160,18 @@ def layer_leak(record: TrialRecord, layer: str, attack: str, kind: str = "mean")
 
 
 def steps_table(
-    title: str, ways: dict[str, TrialRecord], layers: dict[str, str], attacks: Sequence[str]
+    title: str, protections: dict[str, TrialRecord], layers: dict[str, str], attacks: Sequence[str]
 ) -> Tabulated:
     """Return mean, highest window and last tenth of every protection, layer and attack."""
     rows: list[list[Cell]] = []
-    for way, record in ways.items():
+    for protection, record in protections.items():
         for shown, layer in layers.items():
             for attack in attacks:
                 _, values = leak_over_steps(record, layer, attack)
                 last = values[-max(1, round(len(values) * (1 - _LATE))) :]
                 rows.append(
                     [
-                        way,
+                        protection,
                         shown,
                         attack,
                         layer_leak(record, layer, attack),
@@ -209,15 +209,15 @@ def mean_over_days(same: Sequence[TrialRecord], what: str) -> float | None:
     return mean(value for record in same for value in over_days(record, what))
 
 
-def days_plot(ways: dict[str, list[TrialRecord]], what: str, *, title: str, y: str) -> Plot:
+def days_plot(protections: dict[str, list[TrialRecord]], what: str, *, title: str, y: str) -> Plot:
     """Return a line per protection over days, with the range of its seeds as a band."""
     lines = []
-    for style, (way, same) in enumerate(ways.items()):
+    for style, (protection, same) in enumerate(protections.items()):
         days = list(zip(*(over_days(record, what) for record in same), strict=False))
         each = [present(values) for values in days]
         lines.append(
             Series(
-                name=way,
+                name=protection,
                 x=list(range(1, len(days) + 1)),
                 style=style,
                 y=[sum(v) / len(v) if v else None for v in each],

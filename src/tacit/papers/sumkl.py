@@ -78,20 +78,20 @@ def train_and_time_solver(config: TrainConfig) -> dict[str, Any]:
 
 
 def _read(records: Sequence[TrialRecord]) -> Finding:
-    ways = by_protection(records)
-    utility = {way: mean_over_days(same, "auc") for way, same in ways.items()}
-    leak = {way: mean_over_days(same, "norm") for way, same in ways.items()}
+    protections = by_protection(records)
+    utility = {protection: mean_over_days(same, "auc") for protection, same in protections.items()}
+    leak = {protection: mean_over_days(same, "norm") for protection, same in protections.items()}
     plain = utility.get("none")
     rows: list[list[Cell]] = [
         [
-            way,
-            utility[way],
-            _minus(plain, utility[way]),
-            _DROPS.get(way),
-            leak[way],
-            _minus(leak[way], 0.5),
+            protection,
+            utility[protection],
+            _minus(plain, utility[protection]),
+            _DROPS.get(protection),
+            leak[protection],
+            _minus(leak[protection], 0.5),
         ]
-        for way in ways
+        for protection in protections
     ]
     spent = [
         float(record.results["solver_ms"])
@@ -119,8 +119,8 @@ def _read(records: Sequence[TrialRecord]) -> Finding:
         ),
     ]
     figures = [
-        days_plot(ways, "auc", title="AUC by day", y="AUC"),
-        days_plot(ways, "norm", title="Leak by day", y="leak AUC of norm"),
+        days_plot(protections, "auc", title="AUC by day", y="AUC"),
+        days_plot(protections, "norm", title="Leak by day", y="leak AUC of norm"),
     ]
     return Finding(
         tables=tables, claims=[*_orders(utility, leak), *_range(utility, leak)], figures=figures
@@ -143,7 +143,7 @@ def _orders(utility: dict[str, float | None], leak: dict[str, float | None]) -> 
     ):
         means = []
         for group in order:
-            there = [value for way in group if (value := values.get(way)) is not None]
+            there = [value for protection in group if (value := values.get(protection)) is not None]
             means += [sum(there) / len(there)] if there else []
         right = [a > b for a, b in itertools.pairwise(means)]
         claims.append(
@@ -160,9 +160,11 @@ def _orders(utility: dict[str, float | None], leak: dict[str, float | None]) -> 
 def _range(utility: dict[str, float | None], leak: dict[str, float | None]) -> list[PaperClaim]:
     middle = [f"marvell(sum_kl={level:g})" for level in (0.16, 0.49, 0.64)]
     drops = [
-        d for way in middle if (d := _minus(utility.get("none"), utility.get(way))) is not None
+        d
+        for protection in middle
+        if (d := _minus(utility.get("none"), utility.get(protection))) is not None
     ]
-    leaks = [v for way in middle if (v := leak.get(way)) is not None]
+    leaks = [v for protection in middle if (v := leak.get(protection)) is not None]
     return [
         PaperClaim(
             text="from 0.16 to 0.64 the AUC drops by less than 0.02",
@@ -194,8 +196,8 @@ STUDIES = (
         departs=("the report's conversion data are not public: the ten days of Avazu stand in",),
         published=[
             *(
-                Published(what=f"{way}: AUC below no protection", value=value, source=_WHERE)
-                for way, value in _DROPS.items()
+                Published(what=f"{protection}: AUC below no protection", value=value, source=_WHERE)
+                for protection, value in _DROPS.items()
             ),
             Published(what="solver at sumKL 0.04, ms", value=_PAPER_MS, source="Efficiency"),
         ],

@@ -47,9 +47,6 @@ def write_page(
     record: object = None,
 ) -> None:
     """Write one self-contained HTML page; ``record`` is kept in it for those who check it."""
-    from markupsafe import Markup  # noqa: PLC0415 - loads only when a page is written
-
-    # Markup: the package's own files, and plotly's, go in as they are.
     drawn = any(isinstance(block, (Figure, SideBySide)) for block in blocks)
     text = (
         templates()
@@ -61,8 +58,8 @@ def write_page(
             headings=[block for block in blocks if isinstance(block, Heading)],
             record=finite(record),
             version=__version__,
-            style_sheet=Markup(_asset("page.css")),  # noqa: S704
-            scripts=[Markup(text) for text in _scripts()] if drawn else [],  # noqa: S704
+            style_sheet=_asset("page.css"),
+            scripts=_scripts() if drawn else [],
         )
     )
     path.write_text(text, encoding="utf-8")

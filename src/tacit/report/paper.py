@@ -38,7 +38,7 @@ def paper_page(path: Path, record: Mapping[str, Any], figures: Sequence[Plot] = 
         *_published(record),
         *_listed("What was scaled down", record["scaled"]),
         *_listed("What differs from the paper in any case", record["departs"]),
-        *_listed("What was left out", _missing(record)),
+        *_listed("What was left out", left_out_of(record)),
         *_listed("What failed", [f"{f['config']}: {f['error']}" for f in record["failed"]]),
     ]
     write_page(
@@ -73,7 +73,7 @@ def table_text(record: Mapping[str, Any]) -> str:
             _row(table["header"]),
             "|" + "---|" * len(table["header"]),
         ]
-        lines += [_row(map(_text, row)) for row in table["rows"]]
+        lines += [_row(map(cell_text, row)) for row in table["rows"]]
         lines += ["", table["note"]] if table["note"] else []
     if record["claims"]:
         lines += ["", _row(["claim", "where", "holds here", "found"]), "|---|---|---|---|"]
@@ -84,7 +84,7 @@ def table_text(record: Mapping[str, Any]) -> str:
     parts = (
         ("Scaled down", record["scaled"]),
         ("Differs from the paper", record["departs"]),
-        ("Left out", _missing(record)),
+        ("Left out", left_out_of(record)),
     )
     for title, texts in parts:
         lines += ["", f"{title}:", "", *(f"* {text}" for text in texts)] if texts else []
@@ -95,8 +95,12 @@ def _row(cells: Any) -> str:  # noqa: ANN401 - any iterable of texts
     return f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _text(cell: object) -> str:
-    """Return a cell as one reads it."""
+def cell_text(cell: object) -> str:
+    """Return a cell of a table as text.
+
+    >>> cell_text(None), cell_text(0.5), cell_text(0.00012), cell_text({"text": "0.5 ± 0.1"})
+    ('–', '0.500', '1.20e-04', '0.5 ± 0.1')
+    """
     if cell is None:
         return "–"
     if isinstance(cell, Mapping):
@@ -149,6 +153,7 @@ def _listed(title: str, texts: Sequence[str]) -> list[PageBlock]:
     return [Heading(title), Items(texts)] if texts else []
 
 
-def _missing(record: Mapping[str, Any]) -> list[str]:
+def left_out_of(record: Mapping[str, Any]) -> list[str]:
+    """Return what a reproduction left out: data sets without files, and what was refused."""
     absent = [f"{name}: its files are not here" for name in record["missing"]]
     return [*absent, *record["left_out"]]
