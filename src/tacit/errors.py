@@ -26,7 +26,7 @@ class TacitError(Exception):
 
 
 class UsageError(TacitError, ValueError):
-    """The caller asked for something impossible."""
+    """The caller asked for something impossible: a mistake to correct, exit code 2."""
 
 
 class SpecError(UsageError):

@@ -1,6 +1,7 @@
 """The rules of the tree, read from its source: imports go down, names are plain, files small."""
 
 import ast
+import pkgutil
 import re
 import subprocess
 import sys
@@ -273,6 +274,32 @@ def test_pages_name_files_that_exist():
     assert list(broken_references(page, text)) == [
         "made_up.md: guard/nowhere.py",
         "made_up.md: nowhere.md",
+    ]
+
+
+def unknown_names(page, text):
+    """Yield the dotted names and imported names of tacit in a page that do not exist."""
+    named = re.findall(r"\btacit(?:\.\w+)+\(?", text)
+    for module, names in re.findall(r"^from (tacit[\w.]*) import ([\w, ]+)$", text, re.M):
+        named += [f"{module}.{name.strip()}" for name in names.split(",")]
+    for name in dict.fromkeys(named):
+        try:
+            found = pkgutil.resolve_name(name.rstrip("("))
+        except (AttributeError, ImportError):
+            yield f"{page.name}: {name}"
+        else:
+            if name.endswith("(") and not callable(found):
+                yield f"{page.name}: {name} is not called"
+
+
+def test_pages_name_modules_and_functions_that_exist():
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
+    assert not [it for page in pages for it in unknown_names(page, page.read_text())]
+    text = "`tacit.nets(x)`, `tacit.Guard(x)`, `tacit.nets.no`\nfrom tacit.data import load, lost"
+    assert list(unknown_names(Path("a.md"), text)) == [
+        "a.md: tacit.nets( is not called",
+        "a.md: tacit.nets.no",
+        "a.md: tacit.data.lost",
     ]
 
 

@@ -163,7 +163,7 @@ class Forecast:
         return text + f"the budget {self.budget} has room for {_epochs(self.allowed)}; " + self.way
 
     def record(self) -> dict[str, Any]:
-        """Return everything as plain values."""
+        """Return the fields as JSON values, for the results of a run."""
         return {**vars(self), "budget": str(self.budget)}
 
     @property

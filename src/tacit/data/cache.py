@@ -191,7 +191,7 @@ def open_table(folder: Path) -> Table | None:
 
 
 def read_facts(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file of an entry."""
+    """Return the content of a JSON file of an entry; a symbolic link is refused."""
     found: dict[str, Any] = json.loads(_unlinked(folder / name).read_text(encoding="utf-8"))
     return found
 

@@ -115,7 +115,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_labels(labels: Array, *, path: Path, classes: int) -> None:
-    """Refuse labels that are no number of a class."""
+    """Refuse labels outside 0 to ``classes - 1``, with the first image that has one."""
     outside = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(outside):
         at = int(outside[0])

@@ -40,7 +40,10 @@ _SCALES = list(get_args(Scale))
 @final
 @dataclass(frozen=True)
 class Schema:
-    """The meaning of a file's columns."""
+    """What the columns of a file mean, as the TOML file above says it.
+
+    ``parties`` are pairs of a name and its columns, in the order of the file.
+    """
 
     label: str | None = None
     positive: str | None = None

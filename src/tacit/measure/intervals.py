@@ -27,7 +27,7 @@ _CHUNK = 1 << 20  # resampled entries held at once, some 50 MB; never less than 
 
 @final
 class Interval(NamedTuple):
-    """The two ends of an interval."""
+    """An interval with both of its ends."""
 
     low: float
     high: float

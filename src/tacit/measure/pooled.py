@@ -260,5 +260,5 @@ class OneVsRest:
 
 
 def meter_for(classes: int) -> LeakMeter | OneVsRest:
-    """Return the meter for so many classes."""
+    """Return a ``LeakMeter`` for two classes, one per class against the rest for more."""
     return LeakMeter() if classes == 2 else OneVsRest(classes)

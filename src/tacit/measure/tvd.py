@@ -200,7 +200,7 @@ def _signs_by_bins(values: Floats, is_a: Bools) -> Ints:
 
 
 def _bins(values: Floats, from_a: Bools, bins: int) -> tuple[Floats, Ints]:
-    """Return the edges between the bins of ascending ``values`` and who prevails in each."""
+    """Return the edges between the bins of ascending ``values`` and the sign of the surplus."""
     n_a, n_b = int(from_a.sum()), int((~from_a).sum())
     # Integer masses: both samples weigh n_a * n_b in total, so ties are exact ties.
     mass = np.where(from_a, n_b, n_a).cumsum()
