@@ -18,7 +18,7 @@ from tacit.experiment.batches import DaySchedule, check_days, check_epochs, held
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.layer_leakage import LayerMonitor
 from tacit.experiment.model_selection import Selection
-from tacit.party.budget_plan import plan_training
+from tacit.party.budget_plan import plan_budget
 from tacit.party.build import OwnColumns, build_feature, build_label, fitting_objective, guard_of
 from tacit.party.metrics import LabelMeasures, results_of
 from tacit.party.schedule import Indices, Part, Parts, Schedule, follow
@@ -66,7 +66,13 @@ class Experiment:
             config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
         )
         classes = self.table.classes
-        self.planned = plan_training(config, classes=classes)
+        self.planned = plan_budget(
+            config.budget,
+            protect=config.protect,
+            labels=config.labels,
+            classes=classes,
+            releases=1 if config.stream else config.epochs,  # of a stream, each example comes once
+        )
         self.columns = data.assign(self.table, config.parties or len(self.table.parties) or 1)
         self.objective = fitting_objective(
             config.objective, classes=classes, parties=len(self.columns), combine=config.combine
