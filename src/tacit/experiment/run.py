@@ -1,4 +1,8 @@
-"""One training run in one process, with the same parties that run over a network."""
+"""One training run in one process, with the parties, the schedule and the loop of ``tacit party``.
+
+Only what a network needs is left out: messages, the journal, checkpoints and the matching of ids.
+On the same rows and with the same secrets the weights are the same, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -108,10 +112,10 @@ class Experiment:
     def _binary(self) -> bool:
         return self.table.classes == 2
 
-    def record(self, place: Path) -> None:
+    def record(self, folder: Path) -> None:
         """Write what each feature party sees to a tape in that directory."""
         for number, party in enumerate(self.features):
-            tape = TapeWriter(place / f"feature_party_{number}.tape")
+            tape = TapeWriter(folder / f"feature_party_{number}.tape")
             layers = party.bottom if self.config.layers else None
             self.tapes.append(tape)
             self.ends[number] = RecordedFeatureParty(party, tape, layers=layers)

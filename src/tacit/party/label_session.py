@@ -1,4 +1,4 @@
-"""The label party's side of a run: wait for the feature parties, serve them, outlive absences."""
+"""The label party's side of a run: wait for the feature parties and serve them to the end."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class LabelSession(ABC):
         encoding_of(folder, self.table)
 
     def _join_workers(self, opened: ExitStack) -> None:
-        """Take a place among the workers of this party, and take up the state of the run."""
+        """Join the other workers of this party, and take up the state of the run."""
         self._workers: WorkerGroup = team_of(self.config, self.table, self._log)
         opened.callback(self._workers.close)
         kept = self._workers.checkpoints(checkpoints_of(self.config))
