@@ -290,7 +290,7 @@ def test_old_steps_are_read_from_the_file(tmp_path):
     with opened(tmp_path / "j") as journal:
         for step in range(0, count, 331):
             assert journal.find(step).embedding == d("e", step)
-        assert not journal._places
+        assert not journal._positions
 
 
 def test_the_format_is_version_2_as_described(tmp_path):

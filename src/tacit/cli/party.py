@@ -149,15 +149,15 @@ def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
 
     if config.role != "label":
         raise UsageError("--allow-again is the label party's decision: it holds the journal")
-    place = config.state / JOURNAL
-    if not place.exists():
-        raise UsageError(f"--allow-again {step}: {place} does not exist, nothing was released")
+    path = config.state / JOURNAL
+    if not path.exists():
+        raise UsageError(f"--allow-again {step}: {path} does not exist, nothing was released")
     classes = load_party(config.data, role="label").classes
     with journal_of(config, noise_secret(config.state), sync="always") as journal:
         if classes is not None:  # one more release must be within the budget
             plan_party(config, classes=classes, repeats=journal.allowed.total() + 1)
         journal.allow_again(step)
-    return {"allowed_again": step, "journal": str(place)}
+    return {"allowed_again": step, "journal": str(path)}
 
 
 def _match_again(config: PartyConfig) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def _remove_tables(config: PartyConfig) -> dict[str, Any]:
     removed = []
     if config.own_state.exists():
         with StateFolder(config.own_state) as folder:
-            places = [folder.path / name for name in (TABLES, PREDICTED)]
-            removed = [str(place) for place in places if remove_own(place)]
+            paths = [folder.path / name for name in (TABLES, PREDICTED)]
+            removed = [str(path) for path in paths if remove_own(path)]
     if config.data.is_file() and data.forget_party(config.data, role=config.role):
         removed.append(str(data.cache_directory()))
     return {"party": config.name, "removed": ", ".join(removed) or "nothing was there"}
@@ -220,16 +220,15 @@ class Log:
         self._console.print(f"{self._name}: {text}", markup=False)
 
     def step(self, done: int, steps: int) -> None:
-        """Show a tenth of the run when it is done."""
-        tenth = done * 10 // steps
-        if tenth != self._shown:
-            self._shown = tenth
-            self(f"step {done} of {steps}")
+        """Show every tenth of the run when it is done."""
+        self._tell(done, steps, "")
 
     def loss(self, step: Step, steps: int) -> None:
         """Show the same with the loss, at the party that knows it."""
-        done = step.step + 1
+        self._tell(step.step + 1, steps, f", loss {step.loss:.4f}")
+
+    def _tell(self, done: int, steps: int, more: str) -> None:
         tenth = done * 10 // steps
         if tenth != self._shown:
             self._shown = tenth
-            self(f"step {done} of {steps}, loss {step.loss:.4f}")
+            self(f"step {done} of {steps}{more}")

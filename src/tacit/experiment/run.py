@@ -1,4 +1,8 @@
-"""One training run in one process, with the same parties that run over a network."""
+"""One training run in one process, with the parties, the schedule and the loop of ``tacit party``.
+
+Only what a network needs is left out: messages, the journal, checkpoints and the matching of ids.
+On the same rows and with the same secrets the weights are the same, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from tacit.experiment.batches import DaySchedule, check_days, check_epochs, held
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.layer_leakage import LayerMonitor
 from tacit.experiment.model_selection import Selection
-from tacit.party.budget_plan import plan_training
+from tacit.party.budget_plan import plan_budget
 from tacit.party.build import OwnColumns, build_feature, build_label, fitting_objective, guard_of
 from tacit.party.metrics import LabelMeasures, results_of
 from tacit.party.schedule import Indices, Part, Parts, Schedule, follow
@@ -66,7 +70,13 @@ class Experiment:
             config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
         )
         classes = self.table.classes
-        self.planned = plan_training(config, classes=classes)
+        self.planned = plan_budget(
+            config.budget,
+            protect=config.protect,
+            labels=config.labels,
+            classes=classes,
+            releases=1 if config.stream else config.epochs,  # of a stream, each example comes once
+        )
         self.columns = data.assign(self.table, config.parties or len(self.table.parties) or 1)
         self.objective = fitting_objective(
             config.objective, classes=classes, parties=len(self.columns), combine=config.combine
@@ -102,10 +112,10 @@ class Experiment:
     def _binary(self) -> bool:
         return self.table.classes == 2
 
-    def record(self, place: Path) -> None:
+    def record(self, folder: Path) -> None:
         """Write what each feature party sees to a tape in that directory."""
         for number, party in enumerate(self.features):
-            tape = TapeWriter(place / f"feature_party_{number}.tape")
+            tape = TapeWriter(folder / f"feature_party_{number}.tape")
             layers = party.bottom if self.config.layers else None
             self.tapes.append(tape)
             self.ends[number] = RecordedFeatureParty(party, tape, layers=layers)

@@ -92,13 +92,13 @@ def keep_matching(folder: StateFolder, table: data.PartyTable, common: Alignment
 
 @contextmanager
 def _opened(folder: StateFolder, name: str) -> Iterator[Rounds]:
-    place = folder.path / name
+    path = folder.path / name
     if (folder.read_bytes(name) or b"") and folder.read_bytes(KEY) is None:
         raise UsageError(
-            f"{folder.path / KEY}: the key of {place} is gone, and with another one the same ids "
+            f"{folder.path / KEY}: the key of {path} is gone, and with another one the same ids "
             "look like others: restore it, or name another state folder for a new run"
         )
-    with open_rounds(place, key=kept_secret(folder.path / KEY)) as rounds:
+    with open_rounds(path, key=kept_secret(folder.path / KEY)) as rounds:
         yield rounds
 
 

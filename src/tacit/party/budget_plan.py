@@ -7,8 +7,6 @@ release, whatever the batch. What cannot be planned is refused before the first 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tacit.accounting import Budget, Forecast, Ledger, forecast
 from tacit.accounting.budget import label_epsilon, rounded_down
 from tacit.errors import BudgetError, UsageError
@@ -18,9 +16,6 @@ from tacit.party.config import PartyConfig
 from tacit.protect import Chain, get
 from tacit.protect.gaussian import Gaussian, Iso
 from tacit.protect.marvell.protection import Marvell
-
-if TYPE_CHECKING:
-    from tacit.experiment.config import TrainConfig
 
 
 def claim_ahead(protection: Chain) -> float | None:
@@ -79,19 +74,8 @@ def plan_budget(
     return plan
 
 
-def plan_training(config: TrainConfig, *, classes: int) -> Forecast | None:
-    """Return the same for a training in one process; of a stream, each example comes once."""
-    return plan_budget(
-        config.budget,
-        protect=config.protect,
-        labels=config.labels,
-        classes=classes,
-        releases=1 if config.stream else config.epochs,
-    )
-
-
 def plan_party(config: PartyConfig, *, classes: int, repeats: int = 0) -> Forecast | None:
-    """Return the same for a label party, whose budget must have room for all that was agreed on.
+    """Return what a label party may release; its budget must have room for all that was agreed on.
 
     The number of epochs is in the plan that both sides compare, so the run ends where both know it
     will, and a label party that cannot go so far does not begin. ``repeats`` is how many steps its

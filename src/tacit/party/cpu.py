@@ -29,12 +29,12 @@ def _shares(root: Path) -> list[float]:
     """Return every limit in cores on the group of this process and the groups around it."""
     found: list[float] = []
     with suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, kinds, place = line.split(":", 2)
+        for text in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = text.split(":", 2)
             if kinds and "cpu" not in kinds.split(","):
                 continue
             groups = root / "sys/fs/cgroup" / ("cpu" if kinds else "")
-            for group in (PurePosixPath(place), *PurePosixPath(place).parents):
+            for group in (PurePosixPath(path), *PurePosixPath(path).parents):
                 found += _share(groups / str(group).lstrip("/"))
     return found
 

@@ -261,6 +261,6 @@ class FeatureSession:
 
 def _unused(folder: Path, pattern: str) -> Path:
     number = 0
-    while (place := folder / pattern.format(number)).exists():
+    while (path := folder / pattern.format(number)).exists():
         number += 1
-    return place
+    return path

@@ -22,13 +22,13 @@ JOURNAL = "journal"
 
 def noise_secret(folder: Path) -> bytes:
     """Return the noise key of a run; one is made only before anything was released."""
-    place = folder / NOISE_KEY
-    if (folder / JOURNAL).exists() and not place.exists():
+    path = folder / NOISE_KEY
+    if (folder / JOURNAL).exists() and not path.exists():
         raise UsageError(
-            f"{place}: the key of this run is gone, and with another one every step would be "
+            f"{path}: the key of this run is gone, and with another one every step would be "
             "released anew: restore it, or name another state folder for a new run"
         )
-    return kept_secret(place)
+    return kept_secret(path)
 
 
 def journal_of(config: PartyConfig, secret: bytes, *, sync: Sync | None = None) -> Journal:
@@ -44,8 +44,8 @@ def journal_of(config: PartyConfig, secret: bytes, *, sync: Sync | None = None) 
 
 def has_released(state: Path) -> bool:
     """Whether the journal in a state folder has a release on record."""
-    place = state / JOURNAL
-    return place.exists() and place.stat().st_size > START
+    path = state / JOURNAL
+    return path.exists() and path.stat().st_size > START
 
 
 RANDOMISATION: Final = "randomisation.json"
@@ -65,13 +65,13 @@ def kept_label_secret(config: PartyConfig, folder: StateFolder, *, classes: int)
     held, secret = folder.read(RANDOMISATION), None
     if config.labels is not None:
         beside = config.data.with_name(f"{config.data.name}.secret")
-        place = config.label_secret or beside
-        if isinstance(held, dict) and "secret" in held and not place.exists():
+        path = config.label_secret or beside
+        if isinstance(held, dict) and "secret" in held and not path.exists():
             raise UsageError(
-                f"{place}: the label secret of this run is gone, and with another one labels would "
+                f"{path}: the label secret of this run is gone, and with another one labels would "
                 f"be randomised anew: restore it, {_WAY_OUT}"
             )
-        secret = kept_secret(place)
+        secret = kept_secret(path)
         made = Guard("none", labels=config.labels, label_secret=secret, classes=classes)
         assert made.label_guard is not None  # noqa: S101 - it was asked for
         now |= {

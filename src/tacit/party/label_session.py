@@ -1,4 +1,4 @@
-"""The label party's side of a run: wait for the feature parties, serve them, outlive absences."""
+"""The label party's side of a run: wait for the feature parties and serve them to the end."""
 
 from __future__ import annotations
 

@@ -151,30 +151,30 @@ def _send(config: PartyConfig, model: _Model, log: Log) -> int:
 def _receive(config: PartyConfig, model: _Model, log: Log) -> tuple[Any, Any, Any]:
     """Return ids, predicted probabilities, and the labels where the file has them."""
     with closing(listen(config, log)) as listener:
-        reception = acceptor_of(config, model.plan, listener, log)
+        acceptor = acceptor_of(config, model.plan, listener, log)
         while True:
-            guests = reception.gather()
+            peers = acceptor.gather()
             try:
                 with ExitStack() as stack:
-                    for guest in guests:
-                        stack.enter_context(guest.connection)
-                    return _score(config, model, reception, guests, log)
+                    for peer in peers:
+                        stack.enter_context(peer.connection)
+                    return _score(config, model, acceptor, peers, log)
             except (LostError, PeerError) as error:
                 log(f"refused or lost: {error}")
 
 
 def _score(
-    config: PartyConfig, model: _Model, reception: Acceptor, guests: list[PeerSession], log: Log
+    config: PartyConfig, model: _Model, acceptor: Acceptor, peers: list[PeerSession], log: Log
 ) -> tuple[Any, Any, Any]:
-    for guest in guests:
-        there, connection = stop_of(guest.hello), guest.connection
+    for peer in peers:
+        there, connection = stop_of(peer.hello), peer.connection
         if there != model.step:
             raise connection.wrong(
                 f"the model there has {there} steps, here {model.step}: train "
                 "to the same end on all sides"
             )
-        connection.send(reception.answer(connection, guest.hello, there))
-    table, connections = model.table, [guest.connection for guest in guests]
+        connection.send(acceptor.answer(connection, peer.hello, there))
+    table, connections = model.table, [peer.connection for peer in peers]
     try:
         common = find_common(connections, _matching(config, model, log))
     except InputError as error:
@@ -209,8 +209,8 @@ def _matching(config: PartyConfig, model: _Model, log: Log) -> Matching:
     )
 
 
-def _connection(line: Transport, role: Role, plan: TrainingPlan) -> Connection:
-    return Connection(line, role, timings=Timings(), narrow=plan.wire_bits == 16)
+def _connection(transport: Transport, role: Role, plan: TrainingPlan) -> Connection:
+    return Connection(transport, role, timings=Timings(), narrow=plan.wire_bits == 16)
 
 
 def _as_csv(ids: Any, probs: Any) -> bytes:  # noqa: ANN401 - arrays of several types

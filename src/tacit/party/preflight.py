@@ -46,8 +46,8 @@ def _table_of(config: PartyConfig) -> tuple[int, int]:
     new = not state.exists()
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with TemporaryDirectory(prefix=".check-", dir=own_folder(state, name="state")) as place:
-            table = data.load_party(config.data, role=config.role, own_cache=Path(place))
+        with TemporaryDirectory(prefix=".check-", dir=own_folder(state, name="state")) as folder:
+            table = data.load_party(config.data, role=config.role, own_cache=Path(folder))
             return len(table), table.classes or config.classes
     finally:
         if new:
@@ -56,14 +56,14 @@ def _table_of(config: PartyConfig) -> tuple[int, int]:
 
 
 def _ask(config: PartyConfig, plan: TrainingPlan) -> None:
-    line = dial(
+    transport = dial(
         config.endpoint,
         identity=identity_of(config),
         peer=config.peers[0],
         limits=Limits(),
         timeout=LIMIT,
     )
-    with Connection(line, Role.FEATURE, timings=_TIMINGS) as connection:
+    with Connection(transport, Role.FEATURE, timings=_TIMINGS) as connection:
         greet(connection, name=config.name, number=config.number, plan=plan, offer=0)
         connection.send(Bye())
 
@@ -80,7 +80,7 @@ def _wait(config: PartyConfig, plan: TrainingPlan) -> None:
         )
     ) as listener:
         try:
-            line = listener.accept(timeout=LIMIT)
+            transport = listener.accept(timeout=LIMIT)
         except SilenceError:
             why = f" ({'; '.join(complaints)})" if complaints else ""
             who = " or ".join(config.peers)
@@ -88,13 +88,15 @@ def _wait(config: PartyConfig, plan: TrainingPlan) -> None:
                 f"{who} did not connect to {config.endpoint} within {LIMIT:g} seconds{why}: start "
                 " tacit party there, and see that it can reach this address"
             ) from None
-        with Connection(line, Role.LABEL, timings=_TIMINGS) as connection:
+        with Connection(transport, Role.LABEL, timings=_TIMINGS) as connection:
             try:
                 hello = hear_hello(connection)
                 connection.send(
                     answer_hello(connection, hello, name=config.name, plan=plan, start=0)
                 )
             except LostError as error:
-                raise PeerError(f"{line.peer} connected and said nothing: {error}") from error
-            with suppress(LostError, PeerError):  # it must have the answer before the line ends
+                raise PeerError(f"{transport.peer} connected and said nothing: {error}") from error
+            with suppress(
+                LostError, PeerError
+            ):  # it must have the answer before the connection ends
                 connection.receive(Bye)
