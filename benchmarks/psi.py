@@ -24,9 +24,9 @@ import numpy.typing as npt
 from coincurve import GLOBAL_CONTEXT
 from coincurve._libsecp256k1 import ffi, lib
 
-from tacit.wire.psi._curve import fresh_scalar
-from tacit.wire.psi._pool import workers
+from tacit.wire.psi.curve import fresh_scalar
 from tacit.wire.psi.ecdh import PsiSide
+from tacit.wire.psi.pool import workers
 
 CORES = cpu_count() or 1
 OVERLAP = 0.6

@@ -241,7 +241,7 @@ def test_what_fails_at_worker_0_fails_everywhere(trio, kind):
     assert all(isinstance(error, BudgetError) == (kind is BudgetError) for error in errors)
 
 
-def test_workers_at_different_places_do_not_go_on(trio):
+def test_workers_at_different_steps_do_not_go_on(trio):
     told = at_once(
         lambda: trio[0].tell("checkpoint 7", b"x"),
         lambda: trio[1].tell("checkpoint 5"),
@@ -326,10 +326,8 @@ def test_a_budget_holds_for_all_workers(tmp_path, monkeypatch):
     bank = {"protect": spec, "attacks": [], "budget": "sum_kl=0.3"}
     settings = {"rows": 600, "epochs": 3, "batch_size": 128, "bank": bank, "save_every": 50}
     several = Pairs(tmp_path / "several", **settings)
-    companies = train_here(several, monkeypatch)
-    ended = {
-        key: company.folder.read("results.json")["ended"] for key, company in companies.items()
-    }
+    setups = train_here(several, monkeypatch)
+    ended = {key: setup.folder.read("results.json")["ended"] for key, setup in setups.items()}
     assert set(ended.values()) == {"finished"}
     steps = several.checkpoint("bank")[1]
     assert steps == several.checkpoint("platform")[1] == len(several.releases()) == 3 * 3

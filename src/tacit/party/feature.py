@@ -26,8 +26,8 @@ from tacit.state_dir import StateFolder
 from tacit.tape.tape import TapeWriter
 from tacit.training.party import FeatureEnd, FeatureParty, adam
 from tacit.training.recorder import RecordedFeatureParty
-from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Timings
+from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.psi.align import Alignment, Matching
 from tacit.wire.transport.base import Transport

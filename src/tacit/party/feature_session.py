@@ -14,8 +14,8 @@ from tacit.party.run_state import RunState
 from tacit.party.schedule import Schedule, follow
 from tacit.training.loop import Step, predict
 from tacit.training.party import FeatureEnd
-from tacit.wire.protocol._header import VERSION
 from tacit.wire.protocol.connection import Connection, EndedError, RefusedError, Timings
+from tacit.wire.protocol.header import VERSION
 from tacit.wire.protocol.messages import Bye, CheckpointMessage, Hello
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import Role, disagreement
@@ -56,9 +56,10 @@ def greet(
     problem = disagreement(hello, answer)
     if problem is not None:
         raise connection.wrong(problem)
-    if connection.line.peer not in (None, answer.party):
+    certified = connection.transport.peer
+    if certified not in (None, answer.party):
         raise connection.wrong(
-            f"{connection.line.peer} calls itself {answer.party}: names are bound to certificates"
+            f"{certified} calls itself {answer.party}: names are bound to certificates"
         )
     if stop_of(answer) > offer:
         raise connection.wrong(

@@ -87,7 +87,7 @@ class Journal:
         self._witness = witness
         self._code = codes.first  # of the last record
         self._high, self._newest = -1, -1  # the highest step, and where it was first released
-        self._places: dict[int, int] = {}  # the last release of steps with more than one
+        self._positions: dict[int, int] = {}  # the last release of steps with more than one
         self._asked: dict[int, list[int]] = {}  # the evaluations after a step
         self._open: set[int] = set()  # steps with a permission that was not used yet
         self._open_asked: set[int] = set()  # the same for evaluations
@@ -219,8 +219,8 @@ class Journal:
 
     def evaluation(self, step: int) -> JournalEntry | None:
         """Return what was last answered to the evaluation after a step, or None."""
-        places = self._asked.get(_number(step))
-        return None if places is None else self._entry(places[-1])
+        positions = self._asked.get(_number(step))
+        return None if positions is None else self._entry(positions[-1])
 
     def allow_again(self, step: int) -> None:
         """Let a step be released once more with other content, an operator's decision.
@@ -244,8 +244,8 @@ class Journal:
         step = _number(step)
         if step > self._high:
             return None
-        place = self._places.get(step, self._newest if step == self._high else None)
-        found = self._entry(self._first(step) if place is None else place)
+        position = self._positions.get(step, self._newest if step == self._high else None)
+        found = self._entry(self._first(step) if position is None else position)
         return found if found.step == step else None
 
     @property
@@ -305,7 +305,7 @@ class Journal:
         self._note(*kind_and_step(data), self.count)
         return True
 
-    def _note(self, kind: int, step: int, place: int) -> None:
+    def _note(self, kind: int, step: int, position: int) -> None:
         """Learn of a record; only one that does not raise the highest step takes memory."""
         if kind == RecordKind.PERMISSION:
             self.allowed[step] += 1
@@ -313,13 +313,13 @@ class Journal:
             if step in self._asked:
                 self._open_asked.add(step)
         elif kind == RecordKind.EVALUATION:
-            self._asked.setdefault(step, []).append(place)
+            self._asked.setdefault(step, []).append(position)
             self._open_asked.discard(step)
         elif step <= self._high:
-            self._places[step] = place
+            self._positions[step] = position
             self._open.discard(step)
         else:
-            self._high, self._newest = step, place
+            self._high, self._newest = step, position
 
     def _append(self, kind: RecordKind, step: int, seen: bytes, sent: bytes) -> None:
         if self.behind is not None:
@@ -342,8 +342,8 @@ class Journal:
         if self._witness is not None and self._witness.count < self.count:
             self._witness.note(self.count, None if self._high < 0 else self._high)
 
-    def _entry(self, place: int) -> JournalEntry:
-        data = self._file.read(place)
+    def _entry(self, position: int) -> JournalEntry:
+        data = self._file.read(position)
         found = JournalRecord.read(data)
         return JournalEntry(step=found.step, embedding=found.seen, release=found.sent, record=data)
 
@@ -352,7 +352,7 @@ class Journal:
         return bisect_left(
             range(self.count),
             step,
-            key=lambda place: JournalRecord.read(self._file.read(place)).high,
+            key=lambda position: JournalRecord.read(self._file.read(position)).high,
         )
 
     def _refusal(self, step: int, held: JournalEntry | None, embedding: bytes) -> str:

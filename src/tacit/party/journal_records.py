@@ -148,7 +148,7 @@ _CHUNK = 1 << 16
 
 @final
 class RecordFile:
-    """Appends records and finds them by their place; one process at a time holds a file.
+    """Appends records and finds them by their position; one process at a time holds a file.
 
     Guarantee: when :meth:`append` returns, the records survive the end of this process, and of the
     machine too where ``always`` is set, as far as the disk keeps what it confirmed; when it raises,
@@ -206,12 +206,12 @@ class RecordFile:
         """Add whole records at the end; ``what`` could not be recorded if that fails."""
         if self._failed:
             raise ReleaseError(f"{self.path}: writing failed before: open the journal again")
-        place = START + self.count * RECORD_BYTES
-        self._write(data, place, f"{what} could not be recorded")
+        position = START + self.count * RECORD_BYTES
+        self._write(data, position, f"{what} could not be recorded")
         self.count += len(data) // RECORD_BYTES
 
     def read(self, first: int, most: int = 1) -> bytes:
-        """Return the bytes of up to ``most`` records from a place on."""
+        """Return the bytes of up to ``most`` records from a position on."""
         many = max(0, min(most, self.count - first))
         return os.pread(self._file, many * RECORD_BYTES, START + first * RECORD_BYTES)
 
@@ -246,19 +246,19 @@ class RecordFile:
             data = os.pread(self._file, much, START + start * RECORD_BYTES)
             yield from (data[at : at + RECORD_BYTES] for at in range(0, much, RECORD_BYTES))
 
-    def _write(self, data: bytes, place: int, failure: str) -> None:
-        """Write all of the data at its place, or leave the file as it was and raise."""
+    def _write(self, data: bytes, position: int, failure: str) -> None:
+        """Write all of the data at its position, or leave the file as it was and raise."""
         done = 0
         try:
             while done < len(data):
-                done += os.pwrite(self._file, data[done:], place + done)
+                done += os.pwrite(self._file, data[done:], position + done)
             if self._always:
                 os.fsync(self._file)
         except OSError as error:
             self._failed = True
             if done < len(data):  # after a failed sync, nobody knows what the disk holds
                 with suppress(OSError):
-                    os.ftruncate(self._file, place)
+                    os.ftruncate(self._file, position)
                     self._failed = False
             raise ReleaseError(
                 f"{self.path}: {failure} ({error.strerror}), so nothing may be sent: see to the "

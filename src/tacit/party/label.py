@@ -47,8 +47,8 @@ from tacit.training.embedding_watch import EmbeddingWatch
 from tacit.training.loop import Step
 from tacit.training.party import LabelParty, adam
 from tacit.types import Cut, Release
-from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Timings
+from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.psi.align import Alignment, Matching
 from tacit.wire.transport.grpc_server import Listener

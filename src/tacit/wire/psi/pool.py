@@ -16,8 +16,8 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import ParamSpec, TypeVar, final
 
 from tacit.errors import ParameterError
-from tacit.wire.psi._curve import POINT, blind_ids, blind_points
-from tacit.wire.psi._values import Values
+from tacit.wire.psi.curve import POINT, blind_ids, blind_points
+from tacit.wire.psi.values import Values
 
 P = ParamSpec("P")
 T = TypeVar("T")
