@@ -20,7 +20,7 @@ from tacit.wire.psi import ecdh as psi
 from tacit.wire.psi.curve import blind_ids, fresh_scalar, hash_to_x
 from tacit.wire.psi.ecdh import PsiSide, converse
 from tacit.wire.psi.messages import Secrets
-from tacit.wire.psi.pool import workers
+from tacit.wire.psi.pool import process_pool
 from tacit.wire.psi.values import common_indices, first_repeat, hash_ids, shared_order, shuffled
 
 
@@ -220,17 +220,17 @@ def test_worker_processes_find_the_same():
         ]
         return converse(*sides)[0].rows.tolist()
 
-    with workers(2) as pool:
+    with process_pool(2) as pool:
         assert run(pool) == run(None)
     with pytest.raises(ParameterError, match="got 0"):
-        workers(0)
+        process_pool(0)
 
 
 def test_workers_do_not_outlive_a_party_that_is_killed():
     code = (
         "import multiprocessing as m, os, signal\n"
-        "from tacit.wire.psi.pool import workers\n"
-        "pool = workers(1); pool.submit(abs, 1).result()\n"
+        "from tacit.wire.psi.pool import process_pool\n"
+        "pool = process_pool(1); pool.submit(abs, 1).result()\n"
         "print(m.active_children()[0].pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

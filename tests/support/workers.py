@@ -18,9 +18,9 @@ class Pairs(Pair):
     def __init__(self, folder, *, workers=2, **more):
         super().__init__(folder, workers=workers, **more)
         self.workers = workers
-        self._place()
+        self._give_addresses()
 
-    def _place(self):
+    def _give_addresses(self):
         """Give every worker and both groups an address of their own."""
         workers = self.workers
         ports = sorted({free_port() for _ in range(workers + 8)})[: workers + 2]
@@ -31,7 +31,7 @@ class Pairs(Pair):
     def copy(self, folder):
         made = super().copy(folder)
         made.workers = self.workers
-        made._place()
+        made._give_addresses()
         return made
 
     def each(self):

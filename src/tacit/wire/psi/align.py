@@ -23,7 +23,7 @@ from tacit.wire.protocol.connection import Connection
 from tacit.wire.protocol.messages import Align
 from tacit.wire.psi.ecdh import PsiSide
 from tacit.wire.psi.plaintext import hear_ids, show_ids
-from tacit.wire.psi.pool import workers
+from tacit.wire.psi.pool import process_pool
 from tacit.wire.psi.rounds import PeerSet, Rounds
 
 Ids = npt.NDArray[Any]
@@ -113,7 +113,7 @@ class _Round:
         ids = self.matching.ids
         order = np.argsort(ids, kind="stable")  # so that the same ids are shown in the same order
         with ExitStack() as stack:
-            pool = stack.enter_context(workers()) if len(ids) > _FEW else None
+            pool = stack.enter_context(process_pool()) if len(ids) > _FEW else None
             side = PsiSide(
                 role,
                 ids[order],

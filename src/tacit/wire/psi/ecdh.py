@@ -34,7 +34,7 @@ from typing import final
 from tacit.errors import InputError, PeerError, UsageError
 from tacit.wire.psi.curve import POINT
 from tacit.wire.psi.messages import Open, Points, Reveal, Secrets, commitment, common_seed, proof
-from tacit.wire.psi.pool import Here, OwnPoints, blind_again
+from tacit.wire.psi.pool import InlineExecutor, OwnPoints, blind_again
 from tacit.wire.psi.rounds import PeerSet
 from tacit.wire.psi.values import (
     Ids,
@@ -96,7 +96,7 @@ class PsiSide:
     Args:
         role: "feature", who asks, or "label", who answers.
         ids: whole numbers or texts, each once.
-        executor: does the arithmetic; ``workers()`` for all cores, or else this thread.
+        executor: does the arithmetic; ``process_pool()`` for all cores, or else this thread.
         most: refuse sets that are larger, own or the peer's; about 400 bytes of memory per id.
         secrets: fresh ones, unless an intersection of the same ids is taken up again.
         shown: hears what the peer shows, before it is answered; raises where it must not be.
@@ -125,7 +125,7 @@ class PsiSide:
                 "split the table, or allow more on both sides"
             )
         self._role, self._peer = str(role), f"the {_OTHER[role]} party"
-        self._executor = Here() if executor is None else executor
+        self._executor = InlineExecutor() if executor is None else executor
         self._most = most
         self._shown = shown
         self._secrets = Secrets() if secrets is None else secrets
