@@ -35,8 +35,8 @@ from tacit.party.journaled_label import JournaledLabelParty
 from tacit.party.proxies import RemoteFeature, RemoteLabel
 from tacit.training import FeatureParty, LabelParty, adam, train
 from tacit.training.features import TableReader
-from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.messages import CheckpointMessage
 from tacit.wire.protocol.state_machine import Role
 from tacit.wire.psi.align import find_common, join_common
@@ -73,12 +73,12 @@ PAIRS = ALONE + (FIGHTING if os.environ.get("TACIT_BENCH_THREADS") == "1" else (
 def rows(protect: str, repeats: int = REPEATS) -> list[tuple[str, str, str]]:
     """Return the speed of every pair as a share of that of one process with two threads."""
     with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        make_ca(place / "keys")
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        make_ca(folder / "keys")
         for name in ("bank", "platform"):
-            make_party(place / "keys", name)
+            make_party(folder / "keys", name)
         single = _start(stack, ["single", protect], threads=2)
-        pairs = [_pair(stack, pair, place, protect, number) for number, pair in enumerate(PAIRS)]
+        pairs = [_pair(stack, pair, folder, protect, number) for number, pair in enumerate(PAIRS)]
         times = [[_turn(worker) for worker in (single, *pairs)] for _ in range(repeats + 1)][1:]
     table = []
     for number, pair in enumerate(PAIRS, start=1):
@@ -112,12 +112,12 @@ def _start(
 
 
 def _pair(
-    stack: ExitStack, pair: Pair, place: Path, protect: str, number: int
+    stack: ExitStack, pair: Pair, folder: Path, protect: str, number: int
 ) -> subprocess.Popen[str]:
-    words = [str(place / "keys"), protect, str(pair.depth)]
+    words = [str(folder / "keys"), protect, str(pair.depth)]
     label = _start(
         stack,
-        ["label", *words, str(place / f"journal-{number}")],
+        ["label", *words, str(folder / f"journal-{number}")],
         threads=pair.threads,
         spins=pair.spins,
     )
@@ -169,8 +169,8 @@ def _label(keys: str, protect: str, depth: str, journal: str) -> None:
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
     with closing(listener):
         print(listener.address, flush=True)
-        line = listener.accept(timeout=600)
-        connection = Connection(line, Role.LABEL, timings=Timings(), depth=plan.depth)
+        transport = listener.accept(timeout=600)
+        connection = Connection(transport, Role.LABEL, timings=Timings(), depth=plan.depth)
         hello = hear_hello(connection)
         connection.send(answer_hello(connection, hello, name="bank", plan=plan, start=0))
         find_common([connection], _matching(trial))
@@ -197,14 +197,14 @@ def _feature(keys: str, protect: str, depth: str, address: str) -> None:
         depth=plan.depth,
     )
     batches = (torch.from_numpy(rows) for rows in _endless(trial))
-    line = dial(
+    transport = dial(
         address,
         identity=load_identity(Path(keys), name="platform"),
         peer="bank",
         limits=Limits(),
         timeout=60,
     )
-    with Connection(line, Role.FEATURE, timings=Timings(), depth=plan.depth) as connection:
+    with Connection(transport, Role.FEATURE, timings=Timings(), depth=plan.depth) as connection:
         greet(connection, name="platform", plan=plan, offer=0)
         join_common(connection, _matching(trial))
         remote, first = RemoteLabel(connection), 0

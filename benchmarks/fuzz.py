@@ -37,10 +37,10 @@ from fuzz_target import (
 )
 from tacit.errors import LostError, PeerError, SilenceError
 from tacit.training.cut import RECORD_BYTES, Embedding, Gradient
-from tacit.wire.protocol._header import HEADER_BYTES, VERSION
 from tacit.wire.protocol.codec import encode
 from tacit.wire.protocol.connection import Connection
 from tacit.wire.protocol.forms import kind_of
+from tacit.wire.protocol.header import HEADER_BYTES, VERSION
 from tacit.wire.protocol.messages import (
     Align,
     Bye,
@@ -90,13 +90,13 @@ def _edit(rng: random.Random, frame: bytearray, others: list[bytes]) -> None:
         case 4:
             frame[at:] = rng.choice(others)[at:]
         case 5 if len(frame) >= HEADER_BYTES:  # a whole field: step, shape or length
-            place, form = rng.choice([(16, "<q"), (24, "<i"), (28, "<i"), (40, "<q"), (6, "<H")])
+            offset, form = rng.choice([(16, "<q"), (24, "<i"), (28, "<i"), (40, "<q"), (6, "<H")])
             bits = 8 * struct.calcsize(form) - 1
             value = rng.choice([0, 1, 3, 9, 2**bits - 1, rng.randrange(2**bits)])
-            struct.pack_into(form, frame, place, value)
+            struct.pack_into(form, frame, offset, value)
         case _ if len(frame) >= HEADER_BYTES + 4:  # a value in the body: NaN, infinity, huge
-            place = rng.randrange(HEADER_BYTES, len(frame) - 3)
-            struct.pack_into("<I", frame, place, rng.choice([0x7FC00000, 0x7F800000, 0x7F7FFFFF]))
+            offset = rng.randrange(HEADER_BYTES, len(frame) - 3)
+            struct.pack_into("<I", frame, offset, rng.choice([0x7FC00000, 0x7F800000, 0x7F7FFFFF]))
 
 
 def summary_of(error: str) -> str:

@@ -22,9 +22,9 @@ from tacit.party.run_state import BuiltParty, RunState, States
 from tacit.party.schedule import Schedule
 from tacit.training.cut import RECORD_BYTES, Embedding
 from tacit.training.party import LabelParty, adam
-from tacit.wire.protocol._header import VERSION
 from tacit.wire.protocol.codec import decode, encode
 from tacit.wire.protocol.connection import Timings
+from tacit.wire.protocol.header import VERSION
 from tacit.wire.protocol.messages import (
     Align,
     Bye,

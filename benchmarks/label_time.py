@@ -141,8 +141,8 @@ def trips(batch: int, spec: str, stack: ExitStack) -> Iterator[tuple[int, float]
     """Yield the positives of a batch and the seconds until the release for it is back."""
     from tacit.party.proxies import RemoteLabel  # noqa: PLC0415
     from tacit.training.cut import Embedding  # noqa: PLC0415
-    from tacit.wire.protocol._header import Limits  # noqa: PLC0415
     from tacit.wire.protocol.connection import Connection, Timings  # noqa: PLC0415
+    from tacit.wire.protocol.header import Limits  # noqa: PLC0415
     from tacit.wire.protocol.state_machine import Role  # noqa: PLC0415
     from tacit.wire.transport.grpc_client import dial  # noqa: PLC0415
     from tacit.wire.transport.tls import load_identity, make_ca, make_party  # noqa: PLC0415
@@ -213,8 +213,8 @@ def serve(keys: str, batch: str, spec: str) -> None:
     from tacit.party.acceptor import answer_hello, hear_hello  # noqa: PLC0415
     from tacit.party.proxies import RemoteFeature  # noqa: PLC0415
     from tacit.training import LabelParty, adam, train  # noqa: PLC0415
-    from tacit.wire.protocol._header import Limits  # noqa: PLC0415
     from tacit.wire.protocol.connection import Connection, Timings  # noqa: PLC0415
+    from tacit.wire.protocol.header import Limits  # noqa: PLC0415
     from tacit.wire.protocol.state_machine import Role  # noqa: PLC0415
     from tacit.wire.psi.align import Matching, find_common  # noqa: PLC0415
     from tacit.wire.transport.grpc_server import Listener  # noqa: PLC0415

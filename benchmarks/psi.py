@@ -24,9 +24,9 @@ import numpy.typing as npt
 from coincurve import GLOBAL_CONTEXT
 from coincurve._libsecp256k1 import ffi, lib
 
-from tacit.wire.psi._curve import fresh_scalar
-from tacit.wire.psi._pool import workers
+from tacit.wire.psi.curve import fresh_scalar
 from tacit.wire.psi.ecdh import PsiSide
+from tacit.wire.psi.pool import process_pool
 
 CORES = cpu_count() or 1
 OVERLAP = 0.6
@@ -97,7 +97,7 @@ def protocol(count: int) -> tuple[Cost, Cost]:
 
 def _party(role: str, count: int, peer: Connection, result: Connection) -> None:
     ids = _ids(role, count)
-    with workers() as pool:
+    with process_pool() as pool:
         list(pool.map(abs, range(64)))  # the processes are there
         peer.send_bytes(b"ready")
         peer.recv_bytes()

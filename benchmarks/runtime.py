@@ -31,8 +31,8 @@ from tacit.party.journaled_label import JournaledLabelParty
 from tacit.party.proxies import RemoteFeature, RemoteLabel
 from tacit.training import LabelParty, adam, train
 from tacit.training.features import TableReader
-from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import Role
 from tacit.wire.psi.align import Matching, find_common, join_common

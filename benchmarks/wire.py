@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 
 from tacit.errors import LostError
-from tacit.wire.protocol._header import Limits
+from tacit.wire.protocol.header import Limits
 from tacit.wire.transport.base import Transport
 from tacit.wire.transport.grpc_client import dial
 from tacit.wire.transport.grpc_server import Listener
@@ -41,8 +41,10 @@ def rows(keys: Path) -> list[tuple[str, float]]:
         return dial(address, identity=identity, peer="bank", limits=limits, timeout=PATIENCE)
 
     opened = ("a connection: dialled, used once and closed", _per_second(_visit(connect), 20))
-    with connect() as line:
-        found = [(f"gRPC, {name} each way", _trips(line, *size)) for name, size in SIZES.items()]
+    with connect() as transport:
+        found = [
+            (f"gRPC, {name} each way", _trips(transport, *size)) for name, size in SIZES.items()
+        ]
     mine.send("done")
     bank.join(PATIENCE)
     return [*found, opened, *_in_memory()]
@@ -67,26 +69,26 @@ def _bank(keys: Path, parent: Connection) -> None:
     listener.close()
 
 
-def _echo(line: Transport) -> None:
+def _echo(transport: Transport) -> None:
     while True:
-        line.send(line.receive(timeout=PATIENCE), timeout=PATIENCE)
+        transport.send(transport.receive(timeout=PATIENCE), timeout=PATIENCE)
 
 
 def _visit(connect: Callable[[], Transport]) -> Callable[[], None]:
     def visit() -> None:
-        with connect() as line:
-            line.send(b"hello", timeout=PATIENCE)
-            line.receive(timeout=PATIENCE)
+        with connect() as transport:
+            transport.send(b"hello", timeout=PATIENCE)
+            transport.receive(timeout=PATIENCE)
 
     return visit
 
 
-def _trips(line: Transport, size: int, count: int) -> float:
+def _trips(transport: Transport, size: int, count: int) -> float:
     frame = bytes(size)
 
     def trip() -> None:
-        line.send(frame, timeout=PATIENCE)
-        line.receive(timeout=PATIENCE)
+        transport.send(frame, timeout=PATIENCE)
+        transport.receive(timeout=PATIENCE)
 
     return _per_second(trip, count)
 

@@ -14,8 +14,8 @@ from peers import Rogue, dial_to
 from tacit import data
 from tacit.errors import LostError
 from tacit.wire.protocol.messages import Align
-from tacit.wire.psi._messages import Secrets
 from tacit.wire.psi.ecdh import PsiSide
+from tacit.wire.psi.messages import Secrets
 from tacit.wire.transport.memory import memory_transports
 from tacit.wire.transport.wrappers import RecordingTransport
 
@@ -50,10 +50,10 @@ def listened(monkeypatch):
 
     def dial(self):
         ours, theirs = memory_transports()
-        self._lines.put(theirs)
+        self._accepted.put(theirs)
         return RecordingTransport(ours, lambda _, frame: frames.append(frame))
 
-    monkeypatch.setattr(parties._Meeting, "dial", dial)
+    monkeypatch.setattr(parties.MemoryListener, "dial", dial)
     return frames
 
 
@@ -116,7 +116,7 @@ def ask(pair, ids, secrets, *, messages=99):
     except LostError:
         return rogue.reason
     finally:
-        rogue.line.close()
+        rogue.transport.close()
 
 
 def test_a_label_party_killed_in_the_middle_of_a_matching_answers_the_same_ids_only(tmp_path):

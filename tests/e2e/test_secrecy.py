@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from parties import KEY, SECRET, Pair
-from peers import Bank, Meeting, honest, surroundings
+from peers import Bank, MemoryListener, honest, surroundings
 from tacit import Guard, objective, run_audit
 from tacit.measure import auc_bound
 from tacit.party.schedule import Schedule
 from tacit.training.cut import Embedding, Gradient
 from tacit.training.party import LabelParty
 from tacit.types import View
-from tacit.wire.protocol._header import HEADER_BYTES
 from tacit.wire.protocol.codec import decode, encode
+from tacit.wire.protocol.header import HEADER_BYTES
 from tacit.wire.protocol.messages import (
     Align,
     CheckpointMessage,
@@ -90,7 +90,7 @@ def spied(run, bank):
 
     def watched_step(self, rows, embeddings):
         cut = embeddings[0].values.clone().requires_grad_()
-        company = bank[0].company
+        company = bank[0].party
         run.truth = np.asarray(company.table.labels)[company._common.order]
         loss = objective.get("bce").loss(
             self._outputs(rows, cut), torch.from_numpy(run.truth)[rows]
@@ -122,7 +122,7 @@ def spied(run, bank):
     return stack
 
 
-class Tapped(Meeting):
+class Tapped(MemoryListener):
     """Hands out lines to the label party that write down every frame."""
 
     def __init__(self, meeting, frames):
@@ -151,7 +151,7 @@ def record(folder, *, planted=None, **bank_settings):
             banks.append(bank)
             honest(bank)
             bank.end()
-        run.plan, run.history = bank.company.plan, bank.results["history"]
+        run.plan, run.history = bank.party.plan, bank.results["history"]
     return run
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from parties import configure, differences, free_port
-from workers import Crew, Pairs, train_here
+from workers import Pairs, WorkerProcesses, train_here
 
 
 @pytest.fixture(autouse=True)
@@ -20,15 +20,17 @@ def test_a_killed_worker_comes_back_and_the_run_ends_as_if_nothing_had_been(tmp_
     bank = {"protect": "marvell(s=4)", "attacks": []}
     run = Pairs(tmp_path / "run", rows=800, epochs=3, batch_size=32, save_every=10, bank=bank)
     alone = run.copy(tmp_path / "alone")
-    with Crew(run) as crew:
-        crew.running["bank", 0].wait_for(r"step 1\d of")
-        crew.running["bank", 1].kill()
-        crew.running["bank", 0].wait_for("a worker of bank is gone.*until all 2 workers are here")
-        crew.start("bank", 1)
-        crew.running["platform", 0].wait_for(r"step 3\d of")
-        crew.running["platform", 0].kill()  # the one that saves
-        crew.start("platform", 0)
-        crew.finish()
+    with WorkerProcesses(run) as processes:
+        processes.running["bank", 0].wait_for(r"step 1\d of")
+        processes.running["bank", 1].kill()
+        processes.running["bank", 0].wait_for(
+            "a worker of bank is gone.*until all 2 workers are here"
+        )
+        processes.start("bank", 1)
+        processes.running["platform", 0].wait_for(r"step 3\d of")
+        processes.running["platform", 0].kill()  # the one that saves
+        processes.start("platform", 0)
+        processes.finish()
     train_here(alone, monkeypatch)
     assert not differences(run, alone)
     assert run.read("bank", "results.json")["ledger"]["releases"] == len(run.releases())
@@ -42,9 +44,11 @@ def test_workers_of_other_numbers_or_counts_refuse_each_other(tmp_path):
     text = run.platform.read_text()
     lines = [line for line in text.splitlines() if not line.startswith("address")]
     run.platform.write_text("\n".join([*lines, f"address = {addresses}".replace("'", '"')]) + "\n")
-    with Crew(run) as crew:
-        ended = {worker: crew.running["platform", worker].end() for worker in (0, 1)}
-        last = {worker: crew.running["platform", worker].said.splitlines()[-1] for worker in (0, 1)}
+    with WorkerProcesses(run) as processes:
+        ended = {worker: processes.running["platform", worker].end() for worker in (0, 1)}
+        last = {
+            worker: processes.running["platform", worker].said.splitlines()[-1] for worker in (0, 1)
+        }
     assert 2 in ended.values()
     for worker, code in ended.items():
         assert last[worker].startswith("error: ")

@@ -1,4 +1,4 @@
-"""Two companies that are made once for all tests of a file, and copied for each of them."""
+"""Two parties that are made once for all tests of a file, and copied for each of them."""
 
 import pytest
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from knocking import ELSEWHERE, echo, hello_of, knock
-from lines import LIMITS, PATIENCE, connect, listening, make_world, tls, who
+from anonymous_connections import ELSEWHERE, echo, hello_of, open_connection
 from tacit.errors import LostError, UsageError
-from tacit.wire.transport import grpc_server as grpc_listener
+from tacit.wire.transport import grpc_server
 from tacit.wire.transport import grpc_server as limited_log
 from tacit.wire.transport.connection_limiter import ConnectionSlots, network_of
 from tacit.wire.transport.grpc_server import LimitedLog, Listener
+from transports import LIMITS, PATIENCE, connect, listening, make_world, tls, who
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +30,18 @@ def hung_up(plain):
         return True
 
 
-def test_an_address_cannot_take_the_places_of_others(world, monkeypatch):
-    monkeypatch.setattr(grpc_listener, "PLACES", ConnectionSlots(most=6, per_address=4))
+def test_an_address_cannot_take_the_slots_of_others(world, monkeypatch):
+    monkeypatch.setattr(grpc_server, "SLOTS", ConnectionSlots(most=6, per_address=4))
     log = []
     with listening(world, log=log) as listener, ExitStack() as stack:
-        few = [stack.enter_context(knock(listener.port, source="127.0.0.3")) for _ in range(2)]
-        many = [stack.enter_context(knock(listener.port)) for _ in range(5)]
+        few = [
+            stack.enter_context(open_connection(listener.port, source="127.0.0.3"))
+            for _ in range(2)
+        ]
+        many = [stack.enter_context(open_connection(listener.port)) for _ in range(5)]
         assert hung_up(many[0]), "the oldest of an address with too many"
-        fresh = stack.enter_context(knock(listener.port, source="127.0.0.4"))
-        assert hung_up(many[1]), "where all places are taken, of the address with most"
+        fresh = stack.enter_context(open_connection(listener.port, source="127.0.0.4"))
+        assert hung_up(many[1]), "where all slots are taken, of the address with most"
         for each in (*few, *many[2:], fresh):
             each.settimeout(0.05)
             with pytest.raises(TimeoutError):
@@ -48,47 +51,50 @@ def test_an_address_cannot_take_the_places_of_others(world, monkeypatch):
 
 
 def test_of_one_address_those_that_said_nothing_go_first(world, monkeypatch):
-    monkeypatch.setattr(grpc_listener, "PLACES", ConnectionSlots(per_address=3))
+    monkeypatch.setattr(grpc_server, "SLOTS", ConnectionSlots(per_address=3))
     with listening(world) as listener, ExitStack() as stack:
         hello = hello_of(tls(world))
-        first = stack.enter_context(knock(listener.port, said=hello))
+        first = stack.enter_context(open_connection(listener.port, said=hello))
         assert first.recv(1), "the server has answered"
-        silent = [stack.enter_context(knock(listener.port)) for _ in range(3)]
+        silent = [stack.enter_context(open_connection(listener.port)) for _ in range(3)]
         assert hung_up(silent[0])
         assert first.recv(1)
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16", b"\x16\x03\x01"])
-def test_a_connection_that_does_not_go_on_loses_its_place(world, monkeypatch, said):
+def test_a_connection_that_does_not_go_on_loses_its_slot(world, monkeypatch, said):
     short = ConnectionSlots(first_byte=0.2, admission=0.4)
-    monkeypatch.setattr(grpc_listener, "PLACES", short)
-    with listening(world) as listener, knock(listener.port, said=said) as slow:
+    monkeypatch.setattr(grpc_server, "SLOTS", short)
+    with listening(world) as listener, open_connection(listener.port, said=said) as slow:
         assert hung_up(slow)
 
 
-def test_a_member_that_never_opens_a_line_loses_its_place(world, monkeypatch):
-    monkeypatch.setattr(grpc_listener, "PLACES", ConnectionSlots(admission=0.4))
-    with listening(world) as listener, connect(world, listener.address) as line:
+def test_a_member_that_never_opens_a_transport_loses_its_slot(world, monkeypatch):
+    monkeypatch.setattr(grpc_server, "SLOTS", ConnectionSlots(admission=0.4))
+    with listening(world) as listener, connect(world, listener.address) as transport:
         other = listener.accept(timeout=PATIENCE)
-        plain = knock(listener.port)
+        plain = open_connection(listener.port)
         with plain, tls(world, "clinic").wrap_socket(plain, server_hostname="bank.tacit") as idle:
             while idle.recv(4096):
                 pass  # what gRPC says of itself, and then the end
-        echo(line, other)
+        echo(transport, other)
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\n", b"\x00"])
 def test_what_is_not_tls_ends_at_once(world, said):
-    with listening(world) as listener, knock(listener.port, said=said) as other:
+    with listening(world) as listener, open_connection(listener.port, said=said) as other:
         assert hung_up(other)
 
 
 def test_whoever_is_no_peer_cannot_make_the_listener_read_on(world):
     """A member of the same authority, with a certificate that TLS accepts."""
-    most = grpc_listener.PLACES.most_bytes
+    most = grpc_server.SLOTS.most_bytes
     with listening(world) as listener:
-        plain = knock(listener.port)
-        with plain, tls(world, "spy").wrap_socket(plain, server_hostname="bank.tacit") as stranger:
+        plain = open_connection(listener.port)
+        with (
+            plain,
+            tls(world, "outsider").wrap_socket(plain, server_hostname="bank.tacit") as stranger,
+        ):
             stranger.sendall(
                 b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
             )
@@ -99,36 +105,36 @@ def test_whoever_is_no_peer_cannot_make_the_listener_read_on(world):
                 for _ in range(1000):
                     stranger.sendall(ping * 4096)
             assert relay._ways[0].passed < most + 2**18
-        with connect(world, listener.address) as line:
-            echo(line, listener.accept(timeout=PATIENCE))
+        with connect(world, listener.address) as transport:
+            echo(transport, listener.accept(timeout=PATIENCE))
 
 
-def test_the_place_of_a_replaced_line_is_free_again(world):
+def test_the_slot_of_a_replaced_transport_is_free_again(world):
     """Many connections of a peer: each newer one ends the one before, its socket too."""
     with listening(world) as listener, ExitStack() as stack:
         for _ in range(20):
-            line = stack.enter_context(connect(world, listener.address))
+            transport = stack.enter_context(connect(world, listener.address))
             other = listener.accept(timeout=PATIENCE)
-        echo(line, other)
+        echo(transport, other)
         deadline = time.monotonic() + PATIENCE
         while len(listener._acceptor._relays) > 1 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(listener._acceptor._relays) == 1
-        echo(line, other)
+        echo(transport, other)
 
 
 def test_nothing_is_left_of_a_closed_listener(world):
-    with listening(world) as listener, connect(world, listener.address) as line:
+    with listening(world) as listener, connect(world, listener.address) as transport:
         folder = Path(listener._folder.name)
         assert folder.stat().st_mode & 0o777 == 0o700
         assert [entry.name for entry in folder.iterdir()] == ["grpc"]
-        echo(line, listener.accept(timeout=PATIENCE))
-        idle = knock(listener.port)
+        echo(transport, listener.accept(timeout=PATIENCE))
+        idle = open_connection(listener.port)
     assert not folder.exists()
     with idle:
         assert hung_up(idle)
     with pytest.raises(OSError, match="refused"):
-        knock(listener.port)
+        open_connection(listener.port)
 
 
 LISTEN = """
@@ -173,12 +179,12 @@ def test_what_was_said_last_arrives_though_the_listener_closes(world):
     frame = bytes(2 * 2**20)
     for _ in range(5):
         with listening(world) as listener:
-            line = connect(world, listener.address)
+            transport = connect(world, listener.address)
             listener.accept(timeout=PATIENCE).send(frame, timeout=PATIENCE)
-        with line:
-            assert line.receive(timeout=PATIENCE) == frame
+        with transport:
+            assert transport.receive(timeout=PATIENCE) == frame
             with pytest.raises(LostError):
-                line.receive(timeout=PATIENCE)
+                transport.receive(timeout=PATIENCE)
 
 
 def test_a_folder_with_a_long_path_is_named(world, tmp_path, monkeypatch):
@@ -201,10 +207,10 @@ def test_all_addresses_of_a_host_are_listened_at(world):
         found = {info[4][0] for info in socket.getaddrinfo("localhost", made.port)}
         for host in found:
             address = f"[{host}]:{made.port}" if ":" in host else f"{host}:{made.port}"
-            with suppress(LostError), connect(world, address) as line:
-                echo(line, made.accept(timeout=PATIENCE))
-        with connect(world, f"127.0.0.1:{made.port}") as line:
-            echo(line, made.accept(timeout=PATIENCE))
+            with suppress(LostError), connect(world, address) as transport:
+                echo(transport, made.accept(timeout=PATIENCE))
+        with connect(world, f"127.0.0.1:{made.port}") as transport:
+            echo(transport, made.accept(timeout=PATIENCE))
     finally:
         made.close()
 

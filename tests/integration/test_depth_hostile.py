@@ -65,10 +65,10 @@ def ahead(pair, gate, more):
         configure(config, save_every=20)
     roomy = partial(
         memory_transports, waiting=8
-    )  # what is held back by the line is not refused yet
+    )  # what is held back by the transport is not refused yet
     still = short(beat=LONG)  # nobody reads signs of life while the gate is closed
     with (
-        mock.patch("peers.memory_transports", roomy),
+        mock.patch("parties.memory_transports", roomy),
         Bank(pair, done=gate, timings=still) as bank,
     ):
         rogue = bank.rogue()
@@ -81,7 +81,7 @@ def ahead(pair, gate, more):
         with suppress(LostError):
             while len(heard) <= more:
                 heard.append(rogue.hear(Gradient).step)
-        rogue.line.close()
+        rogue.transport.close()
         if rogue.reason is not None:
             bank.said("refused: the feature party broke the rules")
         bank.stop()
@@ -109,16 +109,16 @@ def test_a_feature_party_that_dies_in_between_goes_on_to_the_same_bits(pair, wan
 
 
 class Cut:
-    """A line that is cut when the feature party has sent so many steps."""
+    """A transport that is cut when the feature party has sent so many steps."""
 
-    def __init__(self, line, after):
-        self._left, self.line = after, RecordingTransport(line, self._count)
+    def __init__(self, transport, after):
+        self._left, self.transport = after, RecordingTransport(transport, self._count)
 
     def _count(self, way, frame):
         if way == "sent" and isinstance(decode(frame), Embedding):
             self._left -= 1
             if self._left < 0:
-                self.line.close()
+                self.transport.close()
 
 
 @pytest.mark.parametrize("after", [1, 4, 7])
@@ -129,7 +129,7 @@ def test_a_connection_that_is_lost_with_steps_under_way(pair, wanted, after):
 
         def dial():
             dials.append(bank.dial())
-            return Cut(dials[-1], after).line if len(dials) == 1 else dials[-1]
+            return Cut(dials[-1], after).transport if len(dials) == 1 else dials[-1]
 
         honest(bank, dial=dial)
         assert bank.end()["ended"] == "finished"
@@ -164,7 +164,7 @@ def test_a_budget_ends_both_sides_where_the_plan_does_whatever_the_labels(pair, 
         found = honest(bank)
         ended = bank.end()
     assert ended["ended"] == found["ended"] == "finished"
-    agreed = Schedule.of(bank.company.plan, ended["common"]).steps
+    agreed = Schedule.of(bank.party.plan, ended["common"]).steps
     assert found["steps"] == ended["steps"] == len(pair.releases()) == agreed
     assert pair.checkpoint("bank")[1] == pair.checkpoint("platform")[1] == found["steps"]
     assert ended["planned"]["allowed"] == 2

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tacit.errors import InputError, PeerError
 from tacit.training.cut import RECORD_BYTES, Embedding, Gradient
-from tacit.wire.protocol._header import HEADER_BYTES, Limits
 from tacit.wire.protocol.codec import decode, encode
 from tacit.wire.protocol.forms import Kind, kind_of
+from tacit.wire.protocol.header import HEADER_BYTES, Limits
 from tacit.wire.protocol.messages import (
     Align,
     Bye,

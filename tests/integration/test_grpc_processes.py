@@ -11,15 +11,15 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from lines import PATIENCE, connect, listening, make_world, tls
 from tacit.errors import LostError, SilenceError
-from tacit.wire.transport import grpc_client as grpc_line
+from tacit.wire.transport import grpc_client
+from transports import PATIENCE, connect, listening, make_world, tls
 
 # Loads everything once, then forks for each line it gets: whom to meet and what to do in the end.
 PARENT = """
 import json, os, signal, sys, time
 from pathlib import Path
-from tacit.wire.transport import grpc_client as grpc_line
+from tacit.wire.transport import grpc_client
 from tacit.wire.protocol.codec import Limits
 from tacit.wire.transport.grpc_client import dial
 from tacit.wire.transport.grpc_server import Listener
@@ -39,18 +39,18 @@ for order in map(json.loads, sys.stdin):
     if os.fork():
         continue
     signal.alarm(40)  # nothing outlives its test for long
-    grpc_line.ALIVE, place = order["alive"], Path(sys.argv[1])
+    grpc_client.ALIVE, folder = order["alive"], Path(sys.argv[1])
     if order["role"] == "dials":
         say(os.getpid())
-        line = dial(order["address"], identity=load_identity(place, name="clinic"), peer="bank",
-                    limits=Limits(), timeout=10)
+        own = load_identity(folder, name="clinic")
+        transport = dial(order["address"], identity=own, peer="bank", limits=Limits(), timeout=10)
     else:
-        listener = Listener("127.0.0.1:0", identity=load_identity(place, name="bank"),
+        listener = Listener("127.0.0.1:0", identity=load_identity(folder, name="bank"),
                             peers=["clinic"], limits=Limits(), log=lambda text: None)
         say(os.getpid())
         say(listener.address)
-        line = listener.accept(timeout=10)
-    line.send(b"here", timeout=5)
+        transport = listener.accept(timeout=10)
+    transport.send(b"here", timeout=5)
     exec(order["end"])
     break
 """
@@ -97,8 +97,8 @@ def heard(parent):
 
 @contextmanager
 def running(parent, role, address=None, *, end=SLEEPS):
-    """A process with one end of a line, which says ``here`` and then does what `end` says."""
-    pid = order(parent, role=role, address=address, end=end, alive=grpc_line.ALIVE)
+    """A process with one end of a transport, which says ``here`` and then does what `end` says."""
+    pid = order(parent, role=role, address=address, end=end, alive=grpc_client.ALIVE)
     try:
         yield pid
     finally:
@@ -107,75 +107,76 @@ def running(parent, role, address=None, *, end=SLEEPS):
 
 
 @contextmanager
-def met(world, parent, role, *, end=SLEEPS):
-    """Such a process and this one's end of the line, after the first frame."""
+def connected_process(world, parent, role, *, end=SLEEPS):
+    """Such a process and this one's end of the transport, after the first frame."""
     if role == "dials":
         with listening(world) as listener, running(parent, role, listener.address, end=end) as pid:
-            line = listener.accept(timeout=PATIENCE)
-            assert line.receive(timeout=PATIENCE) == b"here"
-            yield pid, line
+            transport = listener.accept(timeout=PATIENCE)
+            assert transport.receive(timeout=PATIENCE) == b"here"
+            yield pid, transport
         return
     with running(parent, role, end=end) as pid, ExitStack() as stack:
-        line = stack.enter_context(connect(world, heard(parent)))
-        assert line.receive(timeout=PATIENCE) == b"here"
-        yield pid, line
+        transport = stack.enter_context(connect(world, heard(parent)))
+        assert transport.receive(timeout=PATIENCE) == b"here"
+        yield pid, transport
 
 
-def is_lost(line):
+def is_lost(transport):
     """The loss is noticed, which is more than that nothing comes within the time given."""
     with pytest.raises(LostError) as caught:
-        line.receive(timeout=PATIENCE)
+        transport.receive(timeout=PATIENCE)
     assert not isinstance(caught.value, SilenceError)
 
 
 @pytest.mark.parametrize("role", ["dials", "listens"])
 def test_a_killed_peer_is_noticed_at_once(world, parent, role):
-    with met(world, parent, role) as (pid, line):
+    with connected_process(world, parent, role) as (pid, transport):
         os.kill(pid, signal.SIGKILL)
-        is_lost(line)
+        is_lost(transport)
         with pytest.raises(LostError):
-            line.send(b"anyone there?", timeout=PATIENCE)
+            transport.send(b"anyone there?", timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("role", ["dials", "listens"])
 def test_a_peer_that_is_cut_off_is_missed(world, parent, role, monkeypatch):
-    monkeypatch.setattr(grpc_line, "ALIVE", 400)
-    with met(world, parent, role) as (pid, line):
+    monkeypatch.setattr(grpc_client, "ALIVE", 400)
+    with connected_process(world, parent, role) as (pid, transport):
         with pytest.raises(SilenceError):  # idle for three intervals: alive, hence not lost
-            line.receive(timeout=1.2)
+            transport.receive(timeout=1.2)
         os.kill(pid, signal.SIGSTOP)
-        is_lost(line)
+        is_lost(transport)
 
 
 @pytest.mark.parametrize("role", ["dials", "listens"])
 def test_what_was_sent_before_a_close_arrives_even_if_the_process_dies(world, parent, role):
     size = 2**20
-    end = f"line.send(bytes({size}), timeout=5); line.send(b'bye', timeout=5); line.close(); {DIES}"
-    with met(world, parent, role, end=end) as (_, line):
-        assert len(line.receive(timeout=PATIENCE)) == size
-        assert line.receive(timeout=PATIENCE) == b"bye"
-        is_lost(line)
+    sends = f"transport.send(bytes({size}), timeout=5); transport.send(b'bye', timeout=5)"
+    end = f"{sends}; transport.close(); {DIES}"
+    with connected_process(world, parent, role, end=end) as (_, transport):
+        assert len(transport.receive(timeout=PATIENCE)) == size
+        assert transport.receive(timeout=PATIENCE) == b"bye"
+        is_lost(transport)
 
 
 @pytest.mark.parametrize("role", ["dials", "listens"])
 def test_a_process_that_raised_ends_promptly_without_a_close(world, parent, role):
-    end = "line.receive(timeout=10); raise SystemExit(3)"
-    with met(world, parent, role, end=end) as (pid, line):
-        line.send(b"raise", timeout=PATIENCE)
+    end = "transport.receive(timeout=10); raise SystemExit(3)"
+    with connected_process(world, parent, role, end=end) as (pid, transport):
+        transport.send(b"raise", timeout=PATIENCE)
         assert order(parent, wait=pid) == 3
-        is_lost(line)
+        is_lost(transport)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["dials", "listens"])
 def test_a_close_does_not_wait_for_ever_for_a_peer_that_takes_nothing(world, parent, role):
-    with met(world, parent, role) as (pid, line):
+    with connected_process(world, parent, role) as (pid, transport):
         os.kill(pid, signal.SIGSTOP)
         frame = bytes(4 * 2**20)
         for _ in range(20):  # more than pipes, windows and buffers hold
             with suppress(SilenceError):
-                line.send(frame, timeout=0.1)
-        closing = threading.Thread(target=line.close, daemon=True)
+                transport.send(frame, timeout=0.1)
+        closing = threading.Thread(target=transport.close, daemon=True)
         closing.start()
         closing.join(PATIENCE)
         assert not closing.is_alive()

@@ -75,7 +75,7 @@ def spoiled(step, value):
 
 
 class Lies:
-    """What the honest party dials: each line has a lying label party at its other end."""
+    """What the honest party dials: each transport has a lying label party at its other end."""
 
     def __init__(self, pair, act):
         self.pair, self._act, self.dialled = pair, act, 0
@@ -178,13 +178,13 @@ LIES = {
         "ids are numbers there",
     ),
     "more than there are": (as_count(Align(count=10**9)), "1000000000 cannot be everyone's"),
-    "places that are none": (
+    "indices that are none": (
         as_count(Align(count=2), Align(count=2, ids=torch.tensor([0, -1]))),
-        "places below",
+        "indices below",
     ),
-    "a place twice": (
+    "an index twice": (
         as_count(Align(count=2), Align(count=2, ids=torch.tensor([3, 3]))),
-        "places below",
+        "indices below",
     ),
     "no name": (
         as_count(Align(count=1), Align(count=1, ids=torch.tensor([3])), Align(count=1)),
@@ -252,7 +252,7 @@ def flood_of(frame):
     def act(liar):
         liar.begin()
         while True:
-            liar.line.send(frame, timeout=LONG)
+            liar.transport.send(frame, timeout=LONG)
 
     return act
 
@@ -276,12 +276,12 @@ def test_a_label_party_that_never_answers_is_given_up(fresh, tmp_path, act, timi
 
 def test_a_name_that_is_not_the_certificates(fresh, tmp_path):
     pair = fresh.copy(tmp_path / "pair")
-    with closing(listener(read_party_config(pair.bank), log=lambda _: None)) as door:
+    with closing(listener(read_party_config(pair.bank), log=lambda _: None)) as accepting:
 
         def lie():
-            with suppress(LostError), door.accept(timeout=LONG) as line:
-                Liar(line, pair).greet(party="mallory")
-                line.receive(timeout=LONG)
+            with suppress(LostError), accepting.accept(timeout=LONG) as transport:
+                Liar(transport, pair).greet(party="mallory")
+                transport.receive(timeout=LONG)
 
         thread = threading.Thread(target=lie)
         thread.start()

@@ -119,10 +119,10 @@ def test_other_examples_are_refused_before_the_first_step_too(pair, wanted):
 
 
 def flood(rogue, frame):
-    """Send a frame until the line is closed."""
+    """Send a frame until the transport is closed."""
     with suppress(LostError):
         while True:
-            rogue.line.send(frame, timeout=30)
+            rogue.transport.send(frame, timeout=30)
 
 
 def test_whoever_says_nothing_is_dropped_in_time(pair, wanted):

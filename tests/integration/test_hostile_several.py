@@ -14,8 +14,8 @@ from tacit.party.config import identity_of, read_party_config
 from tacit.party.feature_session import FeatureSession
 from tacit.state_dir import StateFolder
 from tacit.training.cut import Embedding, Gradient
-from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.codec import decode
+from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.messages import Align, Heartbeat
 from tacit.wire.psi.ecdh import MOST_IDS, PsiSide
 from tacit.wire.transport.base import Transport
@@ -74,9 +74,9 @@ class Feature:
         try:
             with (
                 StateFolder(self._four.state(self._party)) as folder,
-                closing(FeatureSession(config, folder, log=lambda _: None)) as company,
+                closing(FeatureSession(config, folder, log=lambda _: None)) as party,
             ):
-                self.ended = company.run(self._count)
+                self.ended = party.run(self._count)
         except BaseException as error:
             self.error = error
 
@@ -166,15 +166,15 @@ def test_another_partys_embeddings_for_a_step_that_was_are_refused(four, wanted,
         if way == "sent" and isinstance(message := decode(frame), Embedding):
             seen[message.step] = message.values
 
-    from tacit.party import feature_session as company
+    from tacit.party import feature_session as feature_party
 
-    real = company.dial
+    real = feature_party.dial
 
     def tapped(*words, identity, **more):
-        line = real(*words, identity=identity, **more)
-        return RecordingTransport(line, overhear) if identity.name == "platform" else line
+        transport = real(*words, identity=identity, **more)
+        return RecordingTransport(transport, overhear) if identity.name == "platform" else transport
 
-    monkeypatch.setattr(company, "dial", tapped)
+    monkeypatch.setattr(feature_party, "dial", tapped)
     with Bank(four, tls=True) as bank:
         first = Feature(four, ROGUE, stop=5)
         others = [Feature(four, party) for party in HONEST]
@@ -205,8 +205,8 @@ def opened(rogue):
     return rogue.hear(Align).sealed.numpy().tobytes()
 
 
-def put(message, place, point):
-    at = 2 + 32 * place
+def put(message, index, point):
+    at = 2 + 32 * index
     return message[:at] + point + message[at + 32 :]
 
 
@@ -304,7 +304,7 @@ def test_one_that_stalls_is_dropped_and_the_run_ends_as_if_it_had_not_been(
         assert bank.journal == before, "nothing was released to it"
         stop.set()
         thread.join(60)
-        rogue.line.close()
+        rogue.transport.close()
         again = Feature(four, ROGUE)
         assert bank.end()["ended"] == "finished"
         for feature in (*others, again):
@@ -323,19 +323,19 @@ def test_all_that_another_party_said_gets_nothing_when_it_comes_again(
     four, wanted, monkeypatch, own_hello, says
 ):
     """Frame by frame, as they were; under its own name, and under the other's."""
-    from tacit.party import feature_session as company
+    from tacit.party import feature_session as feature_party
 
-    real, seen = company.dial, []
+    real, seen = feature_party.dial, []
 
     def tapped(*words, identity, **more):
-        line = real(*words, identity=identity, **more)
+        transport = real(*words, identity=identity, **more)
         if identity.name != "platform":
-            return line
+            return transport
         return RecordingTransport(
-            line, lambda way, frame: seen.append(frame) if way == "sent" else None
+            transport, lambda way, frame: seen.append(frame) if way == "sent" else None
         )
 
-    monkeypatch.setattr(company, "dial", tapped)
+    monkeypatch.setattr(feature_party, "dial", tapped)
     with Bank(four, tls=True) as bank:
         first = Feature(four, ROGUE, stop=5)
         others = [Feature(four, party) for party in HONEST]
@@ -360,43 +360,43 @@ def test_all_that_another_party_said_gets_nothing_when_it_comes_again(
 
 
 class Leaving(Transport):
-    """A line that its owner drops when it has sent so many messages."""
+    """A transport that its owner drops when it has sent so many messages."""
 
-    def __init__(self, line, after):
-        self._line, self._left = line, after
+    def __init__(self, transport, after):
+        self._transport, self._left = transport, after
 
     @property
     def peer(self):
-        return self._line.peer
+        return self._transport.peer
 
     def send(self, frame, *, timeout):
         if not isinstance(decode(frame), Heartbeat):
             self._left -= 1
         if self._left < 0:
-            self._line.close()
-        self._line.send(frame, timeout=timeout)
+            self._transport.close()
+        self._transport.send(frame, timeout=timeout)
 
     def receive(self, *, timeout):
-        return self._line.receive(timeout=timeout)
+        return self._transport.receive(timeout=timeout)
 
     def close(self):
-        self._line.close()
+        self._transport.close()
 
 
 def test_one_that_goes_away_at_every_message_in_turn_changes_nothing(four, wanted, monkeypatch):
     """After the first message, then after the second, and so on, up to twenty of them."""
-    from tacit.party import feature_session as company
+    from tacit.party import feature_session as feature_party
 
-    real, dials = company.dial, []
+    real, dials = feature_party.dial, []
 
     def leaving(*words, identity, **more):
-        line = real(*words, identity=identity, **more)
+        transport = real(*words, identity=identity, **more)
         if identity.name != ROGUE or len(dials) >= 20:
-            return line
-        dials.append(line)
-        return Leaving(line, len(dials) - 1)
+            return transport
+        dials.append(transport)
+        return Leaving(transport, len(dials) - 1)
 
-    monkeypatch.setattr(company, "dial", leaving)
+    monkeypatch.setattr(feature_party, "dial", leaving)
     with Bank(four, tls=True) as bank:
         features = [Feature(four, party) for party in four.features]
         assert bank.end()["ended"].startswith("finished")  # it may leave before its goodbye

@@ -1,4 +1,4 @@
-"""Hostile peers at the real door: TLS on a loopback address, while the honest party trains."""
+"""Hostile peers at the real listener: TLS on a loopback address, while the honest party trains."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from knocking import ELSEWHERE, HERE, returning
+from anonymous_connections import ELSEWHERE, HERE, returning
 from peers import (
     LONG,
     TIMINGS,
@@ -24,8 +24,8 @@ from peers import (
 )
 from tacit.errors import LostError, PeerError, TacitError
 from tacit.party.config import read_party_config
-from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.codec import encode
+from tacit.wire.protocol.header import Limits
 from tacit.wire.transport.grpc_client import dial
 from tacit.wire.transport.tls import load_identity, make_party
 
@@ -65,21 +65,21 @@ def test_frames_against_the_rules_over_tls(pair, wanted):
         finished(bank, wanted)
 
 
-def test_a_frame_above_the_limit_ends_at_the_door(pair, wanted):
+def test_a_frame_above_the_limit_ends_at_the_listener(pair, wanted):
     with Bank(pair, tls=True) as bank:
         config = read_party_config(pair.platform)
         identity = load_identity(config.keys, name="platform")
-        line = dial(
+        transport = dial(
             config.address,
             identity=identity,
             peer="bank",
             timeout=LONG,
             limits=Limits(max_bytes=2**30),
         )
-        line.send(bytes(65 * 2**20), timeout=LONG)
+        transport.send(bytes(65 * 2**20), timeout=LONG)
         with pytest.raises(TacitError):
-            line.receive(timeout=LONG)
-        line.close()
+            transport.receive(timeout=LONG)
+        transport.close()
         finished(bank, wanted)
 
 
@@ -91,7 +91,7 @@ def test_whoever_connects_and_says_nothing_is_dropped(pair, wanted):
         finished(bank, wanted)
 
 
-def test_the_honest_party_takes_its_place_back(pair, wanted):
+def test_the_honest_party_connects_again(pair, wanted):
     """Whoever has its certificate can cut it off; it comes back and loses nothing."""
     left = {3, 7, 8}
     with Bank(pair, tls=True) as bank:
@@ -103,10 +103,10 @@ def test_the_honest_party_takes_its_place_back(pair, wanted):
 
         finished(bank, wanted, done=disturb)
         assert not left
-        assert sum("a newer one took its place" in line for line in bank.lines) >= 3
+        assert sum("a newer one replaces it" in line for line in bank.lines) >= 3
 
 
-def storm(pair, stop):
+def connect_again_and_again(pair, stop):
     """Knock without rest: raw bytes, connections that say nothing, and a party nobody knows."""
     authority = pair.folder / "authority"
     identity = load_identity(make_party(authority, "mallory"), name="mallory")
@@ -127,10 +127,10 @@ def storm(pair, stop):
     return refused
 
 
-def test_a_storm_at_the_door_does_not_disturb_the_training(pair, wanted, capfd):
+def test_endless_connections_do_not_disturb_the_training(pair, wanted, capfd):
     stop, found = threading.Event(), []
     with Bank(pair, tls=True) as bank:
-        thread = threading.Thread(target=lambda: found.append(storm(pair, stop)))
+        thread = threading.Thread(target=lambda: found.append(connect_again_and_again(pair, stop)))
         thread.start()
         honest(bank, stop=4, done=lambda *_: time.sleep(0.1))
         finished(bank, wanted, done=lambda *_: time.sleep(0.1))
@@ -153,7 +153,7 @@ def test_silent_connections_that_come_again_and_again_do_not_keep_the_party_out(
         finished(bank, wanted)
 
 
-def test_many_lines_at_once_leave_room_for_the_honest_one(pair, wanted):
+def test_many_connections_at_once_leave_room_for_the_honest_one(pair, wanted):
     with Bank(pair, tls=True, timings=short(greeting=0.5)) as bank:
         threads = [threading.Thread(target=lambda: _try(bank)) for _ in range(24)]
         for thread in threads:
@@ -183,10 +183,10 @@ config = read_party_config(Path(sys.argv[1]))
 sent = 0
 for _ in range(4):
     try:
-        line = dial(config.address, identity=identity_of(config), peer=config.peer,
+        transport = dial(config.address, identity=identity_of(config), peer=config.peer,
                     limits=Limits(), timeout=10)
         for _ in range(20):
-            line.send(b"TACT" + bytes(32 * 2**20), timeout=0.5)
+            transport.send(b"TACT" + bytes(32 * 2**20), timeout=0.5)
             sent += 1
     except TacitError:
         pass

@@ -1,4 +1,4 @@
-"""HTTP/2 frames in floods, with and without a certificate: the honest line goes on, in bounds."""
+"""HTTP/2 frames in floods, with and without a certificate: the honest peer goes on."""
 
 import itertools
 import os
@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from knocking import echo
-from lines import PATIENCE, connect, listening, make_world
+from anonymous_connections import echo
 from raw_http2 import (
     CONTINUATION,
     DATA,
@@ -29,6 +28,7 @@ from raw_http2 import (
     speaking,
 )
 from tacit.errors import PeerError
+from transports import PATIENCE, connect, listening, make_world
 
 CANCEL = struct.pack(">I", 8)
 LONG = 60
@@ -100,15 +100,15 @@ def resident():
 
 @contextmanager
 def honest(world, listener):
-    """The lab's line, with round trips all the while; all of them must arrive."""
+    """The lab's transport, with round trips all the while; all of them must arrive."""
     problems, trips, stop = [], [0], threading.Event()
-    with connect(world, listener.address, "lab") as line:
+    with connect(world, listener.address, "lab") as transport:
         other = listener.accept(timeout=PATIENCE)
 
         def talk():
             try:
                 while not stop.is_set():
-                    echo(line, other, 1)
+                    echo(transport, other, 1)
                     trips[0] += 1
             except Exception as error:
                 problems.append(error)
@@ -124,16 +124,16 @@ def honest(world, listener):
 
 
 def go_on(trips, least=5):
-    """Wait until the honest line has made so many more round trips."""
+    """Wait until the honest transport has made so many more round trips."""
     wanted, deadline = trips[0] + least, time.monotonic() + LONG
     while trips[0] < wanted and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert trips[0] >= wanted, "the honest line stalled"
+    assert trips[0] >= wanted, "the honest transport stalled"
 
 
-def flooded(world, listener, name, make, *, lined=False):
+def flooded(world, listener, name, make, *, connected=False):
     with speaking(world, listener.port, name) as secure:
-        if lined:
+        if connected:
             secure.sendall(call(1))
             secure.recv(65536)
             listener.accept(timeout=PATIENCE)
@@ -141,9 +141,9 @@ def flooded(world, listener, name, make, *, lined=False):
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-@pytest.mark.parametrize("who", ["a peer with a line", "a peer without", "a member", "a stranger"])
-def test_a_flood_of_frames_leaves_the_honest_line_alone(world, flood, who):
-    name = {"a member": "spy", "a stranger": None}.get(who, "clinic")
+@pytest.mark.parametrize("who", ["a connected peer", "a peer without", "a member", "a stranger"])
+def test_a_flood_of_frames_leaves_the_honest_peer_alone(world, flood, who):
+    name = {"a member": "outsider", "a stranger": None}.get(who, "clinic")
     with listening(world, peers=("clinic", "lab")) as listener, honest(world, listener) as trips:
         before = peak = resident()
         stop = threading.Event()
@@ -155,16 +155,16 @@ def test_a_flood_of_frames_leaves_the_honest_line_alone(world, flood, who):
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        flooded(world, listener, name, FLOODS[flood], lined=who == "a peer with a line")
+        flooded(world, listener, name, FLOODS[flood], connected=who == "a connected peer")
         go_on(trips)
         stop.set()
         watcher.join()
         assert peak - before < 256 * 2**20
-        with connect(world, listener.address, "clinic") as line:
+        with connect(world, listener.address, "clinic") as transport:
             other = listener.accept(timeout=PATIENCE)
             while other.peer != "clinic":
                 other = listener.accept(timeout=PATIENCE)
-            echo(line, other)
+            echo(transport, other)
 
 
 def test_calls_of_a_member_that_is_no_peer_do_not_fill_the_log(world):
@@ -172,7 +172,7 @@ def test_calls_of_a_member_that_is_no_peer_do_not_fill_the_log(world):
     log = []
     with listening(world, log=log) as listener:
         for _ in range(5):
-            with speaking(world, listener.port, "spy") as secure:
+            with speaking(world, listener.port, "outsider") as secure:
                 secure.settimeout(PATIENCE)
                 for stream in range(1, 801, 2):
                     if not pour(secure, [call(stream)])[0]:
@@ -180,7 +180,7 @@ def test_calls_of_a_member_that_is_no_peer_do_not_fill_the_log(world):
                 while secure.recv(65536):
                     pass
         assert 5 <= len(log) <= 70
-        assert all("party spy is not one of the peers" in line for line in log)
+        assert all("party outsider is not one of the peers" in line for line in log)
 
 
 def test_calls_that_replace_each_other_do_not_fill_the_log(world):
@@ -188,11 +188,11 @@ def test_calls_that_replace_each_other_do_not_fill_the_log(world):
     with listening(world, log=log) as listener:
         with speaking(world, listener.port, "clinic") as secure:
             pour(secure, many(lambda n: call(n) + frame(RST_STREAM, CANCEL, stream=n), 2000))
-        with connect(world, listener.address) as line:
+        with connect(world, listener.address) as transport:
             other = listener.accept(timeout=PATIENCE)
             while other.over:
                 other = listener.accept(timeout=PATIENCE)
-            echo(line, other)
+            echo(transport, other)
         assert len(log) <= 60
 
 
@@ -206,4 +206,4 @@ def test_a_method_that_is_not_there_is_refused(world):
             assert piece
             heard += piece
         with pytest.raises(PeerError, match="not one of the peers"):
-            connect(world, listener.address, "spy")
+            connect(world, listener.address, "outsider")

@@ -35,14 +35,14 @@ BOTH = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """Two authorities; the first has two parties and one whose certificate has expired."""
-    place = tmp_path_factory.mktemp("keys")
-    make_ca(place / "one", now=PAST)
-    make_ca(place / "two")
-    make_party(place / "one", "bank", hosts=["LocalHost", "127.0.0.1", "::1", "localhost"])
-    make_party(place / "one", "clinic")
-    make_party(place / "one", "late", now=PAST)
-    make_party(place / "two", "clinic")
-    return place
+    folder = tmp_path_factory.mktemp("keys")
+    make_ca(folder / "one", now=PAST)
+    make_ca(folder / "two")
+    make_party(folder / "one", "bank", hosts=["LocalHost", "127.0.0.1", "::1", "localhost"])
+    make_party(folder / "one", "clinic")
+    make_party(folder / "one", "late", now=PAST)
+    make_party(folder / "two", "clinic")
+    return folder
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def handshake(server, client, *, host="bank.tacit"):
 def test_both_sides_know_each_other(world, host):
     one = world / "one"
     assert handshake(files(one, "bank"), files(one, "clinic"), host=host) == ("clinic", b"hello")
-    # Both usages are in every certificate: the parties may change places.
+    # Both usages are in every certificate: the parties may change roles.
     assert handshake(files(one, "clinic"), files(one, "bank"), host="clinic.tacit")[0] == "bank"
 
 
@@ -368,7 +368,7 @@ def test_a_key_of_another_authority_does_not_sign(world, tmp_path):
 )
 def test_bad_names(world, name):
     before = sorted((world / "one").iterdir())
-    for act in (make_party, lambda place, name: load_identity(place, name=name)):
+    for act in (make_party, lambda folder, name: load_identity(folder, name=name)):
         with pytest.raises(UsageError, match=r"party name .* use 1 to 40 of a-z"):
             act(world / "one", name)
     assert sorted((world / "one").iterdir()) == before
@@ -429,63 +429,63 @@ def mode(path):
 
 
 def test_keys_are_private_from_the_moment_they_exist(tmp_path, monkeypatch, no_mask):
-    place, seen = tmp_path / "new" / "k", []
+    folder, seen = tmp_path / "new" / "k", []
     real = os.open
 
-    def spy(path, flags, *rest, **named):
+    def watched(path, flags, *rest, **named):
         handle = real(path, flags, *rest, **named)
         if flags & os.O_CREAT:
             seen.append((str(path), stat.S_IMODE(os.fstat(handle).st_mode), flags & os.O_EXCL))
         return handle
 
-    monkeypatch.setattr(os, "open", spy)
-    make_ca(place)
-    make_party(place, "bank")
+    monkeypatch.setattr(os, "open", watched)
+    make_ca(folder)
+    make_party(folder, "bank")
     keys = [(made, own) for path, made, own in seen if ".key." in path]
     assert keys == [(0o600, os.O_EXCL)] * 2
-    assert mode(place) == 0o700
-    found = {path.name: mode(path) for path in place.iterdir()}
+    assert mode(folder) == 0o700
+    found = {path.name: mode(path) for path in folder.iterdir()}
     assert found == {"ca.key": 0o600, "ca.pem": 0o644, "bank.key": 0o600, "bank.pem": 0o644}
 
 
 def test_an_open_directory_is_refused_and_left_as_it_is(tmp_path):
-    place = tmp_path / "k"
-    place.mkdir(mode=0o755)
+    folder = tmp_path / "k"
+    folder.mkdir(mode=0o755)
     with pytest.raises(UsageError, match="others can enter: chmod 700"):
-        make_ca(place)
-    assert mode(place) == 0o755
-    assert not list(place.iterdir())
+        make_ca(folder)
+    assert mode(folder) == 0o755
+    assert not list(folder.iterdir())
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file: cannot be made"):
         make_ca(tmp_path / "file")
 
 
-def contents(place):
-    return {path.name: path.read_bytes() for path in place.iterdir()}
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("kept", ["ca.pem", "ca.key", "bank.pem", "bank.key"])
 def test_nothing_is_overwritten(tmp_path, kept):
-    place = tmp_path / "k"
-    make_ca(place)
-    make_party(place, "bank")
+    folder = tmp_path / "k"
+    make_ca(folder)
+    make_party(folder, "bank")
     name, ending = kept.split(".")
-    (place / f"{name}.{'key' if ending == 'pem' else 'pem'}").rename(tmp_path / "away")
+    (folder / f"{name}.{'key' if ending == 'pem' else 'pem'}").rename(tmp_path / "away")
     if name == "bank":
         with pytest.raises(UsageError, match=f"{kept}: exists, and keys are never overwritten"):
-            make_party(place, "bank")
-    before = contents(place)
+            make_party(folder, "bank")
+    before = contents(folder)
     with pytest.raises(UsageError, match="exists, and keys are never overwritten: move it away"):
-        make_ca(place)
-    assert contents(place) == before
+        make_ca(folder)
+    assert contents(folder) == before
 
 
 def test_a_link_that_leads_nowhere_is_not_followed(tmp_path):
-    place = tmp_path / "k"
-    make_ca(place)
-    (place / "bank.key").symlink_to(tmp_path / "elsewhere")
+    folder = tmp_path / "k"
+    make_ca(folder)
+    (folder / "bank.key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match=r"bank\.key: exists"):
-        make_party(place, "bank")
+        make_party(folder, "bank")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -494,9 +494,9 @@ def test_a_link_that_leads_nowhere_is_not_followed(tmp_path):
 )
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch, call, turn, failure):
-    place = tmp_path / "k"
-    make_ca(place)
-    before = contents(place)
+    folder = tmp_path / "k"
+    make_ca(folder)
+    before = contents(folder)
     real, left = getattr(os, call), [turn]
 
     def fail(*words):
@@ -508,11 +508,11 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch, call, turn, fail
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
         with pytest.raises(type(failure)):
-            make_party(place, "bank")
+            make_party(folder, "bank")
     assert left[0] == 0
-    assert contents(place) == before
-    make_party(place, "bank")
-    check_identity(load_identity(place, name="bank"))
+    assert contents(folder) == before
+    make_party(folder, "bank")
+    check_identity(load_identity(folder, name="bank"))
 
 
 def test_a_file_has_its_name_only_when_it_is_whole_and_on_disk(tmp_path, monkeypatch):

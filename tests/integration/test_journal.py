@@ -184,7 +184,7 @@ def test_a_torn_record_after_a_damaged_one_is_damage(tmp_path):
         opened(path)
 
 
-def test_records_do_not_pass_in_another_place(tmp_path):
+def test_records_do_not_pass_at_another_position(tmp_path):
     whole = filled(tmp_path / "j", 4).read_bytes()
     second, third = (whole[HEADER + n * RECORD :][:RECORD] for n in (1, 2))
     (tmp_path / "j").write_bytes(whole.replace(second + third, third + second))
@@ -241,10 +241,10 @@ def test_a_full_disk_leaves_no_trace_and_space_helps(tmp_path, monkeypatch, writ
     path = filled(tmp_path / "j", 2)
     real, calls = os.pwrite, []
 
-    def full(file, data, place):
-        calls.append(place)
+    def full(file, data, position):
+        calls.append(position)
         if written and len(calls) == 1:
-            return real(file, data[:written], place)
+            return real(file, data[:written], position)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with opened(path) as journal:
@@ -482,10 +482,10 @@ def test_nothing_is_sent_that_the_witness_could_not_note(tmp_path, monkeypatch):
     real = os.pwrite
     with opened(tmp_path / "j", witness=tmp_path / "w") as journal:
 
-        def full(file, data, place):
+        def full(file, data, position):
             if data.startswith(b"tacit witness"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return real(file, data, place)
+            return real(file, data, position)
 
         monkeypatch.setattr(os, "pwrite", full)
         with pytest.raises(ReleaseError, match=r"witness .* could not be written"):

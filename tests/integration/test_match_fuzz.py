@@ -38,8 +38,8 @@ MEMORY = 64 << 20
 class Mutating(Transport):
     """Changes one message of the matching on its way out."""
 
-    def __init__(self, inner, rng, place):
-        self._inner, self._rng, self._left = inner, rng, place
+    def __init__(self, inner, rng, turn):
+        self._inner, self._rng, self._left = inner, rng, turn
         self.changed = False
 
     @property
@@ -112,7 +112,7 @@ def other(message, rng):
 
 
 def converse(lines, private):
-    """Match on both ends of a line; return how each of them ended."""
+    """Match on both ends of a transport; return how each of them ended."""
     ended = {}
     hello = {"versions": (1,), "plan_digest": "0" * 64}
     ids = {name: np.arange(count) + 5 for name, count in IDS.items()}
@@ -191,11 +191,11 @@ def test_mutated_matching_messages_are_refused_or_lost():
 def over_tls(folder):
     """Return what opens lines between two parties with certificates, through a real socket."""
     pair = fresh_pair(folder)
-    with closing(listener(read_party_config(pair.bank), log=lambda _: None)) as door:
+    with closing(listener(read_party_config(pair.bank), log=lambda _: None)) as accepting:
 
         def opened():
             ours = dial_to(pair)
-            return ours, door.accept(timeout=30)
+            return ours, accepting.accept(timeout=30)
 
         yield opened
 
@@ -217,5 +217,7 @@ def test_an_unchanged_matching_finds_what_is_common(private):
 
 if __name__ == "__main__":
     sys.stdout.write(f"in memory: {fuzz(int(sys.argv[1]), first=1000)}\n")
-    with tempfile.TemporaryDirectory() as place, over_tls(Path(place) / "pair") as lines:
-        sys.stdout.write(f"over TLS: {fuzz(int(sys.argv[1]) // 10, first=1000, opened=lines)}\n")
+    with tempfile.TemporaryDirectory() as folder, over_tls(Path(folder) / "pair") as transports:
+        sys.stdout.write(
+            f"over TLS: {fuzz(int(sys.argv[1]) // 10, first=1000, opened=transports)}\n"
+        )

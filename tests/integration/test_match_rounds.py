@@ -17,9 +17,9 @@ from tacit.wire.protocol.codec import decode
 from tacit.wire.protocol.connection import Connection
 from tacit.wire.protocol.messages import Align, Bye, Heartbeat, Hello
 from tacit.wire.protocol.state_machine import Role
-from tacit.wire.psi._messages import Secrets
 from tacit.wire.psi.align import Matching, find_common, join_common
 from tacit.wire.psi.ecdh import CHUNK, PsiSide, converse
+from tacit.wire.psi.messages import Secrets
 from tacit.wire.psi.rounds import Rounds, open_rounds
 from tacit.wire.transport.base import Transport
 from tacit.wire.transport.memory import memory_transports
@@ -127,7 +127,7 @@ def test_an_interrupted_matching_goes_on_with_the_same_ids_only(pair, said):
         rogue = bank.rogue()
         rogue.greeted()
         ask(rogue, ids, secrets=secrets, rounds=said)
-        rogue.line.close()
+        rogue.transport.close()
         if said < 4:
             answered = 0 if said == 1 else 200
             bank.said(f"broke off after {answered} ids of platform were answered")
@@ -434,21 +434,21 @@ def test_a_set_of_several_messages_is_held_to_each_of_them(private):
 
 
 def test_a_record_that_was_being_written_is_cut_off_and_any_other_damage_refused(tmp_path):
-    place = tmp_path / "rounds"
-    with open_rounds(place, key=bytes(32)) as rounds:
+    path = tmp_path / "rounds"
+    with open_rounds(path, key=bytes(32)) as rounds:
         rounds.begin(np.arange(5))
         shown = rounds.with_peer("p")
         shown.declare(3, b"\x01" * 32)
         shown.show(b"abc", 3)
-    whole = place.read_bytes()
-    assert place.stat().st_mode & 0o777 == 0o600
+    whole = path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
     for cut in range(whole.rindex(b"\n", 0, -1) + 2, len(whole)):
-        place.write_bytes(whole[:cut])
-        with open_rounds(place, key=bytes(32)) as rounds:
+        path.write_bytes(whole[:cut])
+        with open_rounds(path, key=bytes(32)) as rounds:
             rounds.with_peer("p").show(b"xyz", 3)  # nothing was sent for what was not written
     for spoilt in (whole[1:], whole.replace(b"piece", b"peace"), b"\n" + whole, b"[1]\n", b"{}\n"):
-        place.write_bytes(spoilt)
-        with pytest.raises(UsageError, match="is damaged"), open_rounds(place, key=bytes(32)):
+        path.write_bytes(spoilt)
+        with pytest.raises(UsageError, match="is damaged"), open_rounds(path, key=bytes(32)):
             pass
 
 

@@ -14,32 +14,32 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lines import LIMITS, NOW, PAST, PATIENCE, connect, listening, make_world, who
 from tacit.errors import LostError, PeerError, SilenceError
 from tacit.wire.transport.grpc_client import ACCEPTED, METHOD, SERVICE, dial
 from tacit.wire.transport.tls import Identity
+from transports import LIMITS, NOW, PAST, PATIENCE, connect, listening, make_world, who
 
 # Certificates of the right authority for "bank" in ways that are against the rule: common name,
 # alternative names.
 BAD = {
     "only a common name": ("bank.tacit", []),
     "a common name beside a host": ("bank.tacit", ["split.example"]),
-    "a common name beside another party": ("bank.tacit", ["spy.tacit"]),
+    "a common name beside another party": ("bank.tacit", ["outsider.tacit"]),
     "a wildcard": (None, ["*.tacit"]),
     "a wildcard beside the name": (None, ["bank.tacit", "*.tacit"]),
     "a wildcard for hosts": (None, ["bank.tacit", "*.example"]),
-    "two parties": (None, ["bank.tacit", "spy.tacit"]),
+    "two parties": (None, ["bank.tacit", "outsider.tacit"]),
     "the same party twice": (None, ["bank.tacit", "bank.tacit"]),
-    "a second party with a dot at the end": (None, ["bank.tacit", "spy.tacit."]),
+    "a second party with a dot at the end": (None, ["bank.tacit", "outsider.tacit."]),
     "a dot at the end": (None, ["bank.tacit."]),
     "capitals hide a second party": (None, ["bank.tacit", "SPY.TACIT"]),
     "a party of a party": (None, ["bank.tacit", "a.bank.tacit"]),
 }
 GOOD = {
     "the name alone": (None, ["bank.tacit"]),
-    "a common name of no meaning": ("spy.tacit", ["bank.tacit"]),
+    "a common name of no meaning": ("outsider.tacit", ["bank.tacit"]),
     "hosts beside it": (None, ["split.example", "bank.tacit", "127.0.0.1", "::1"]),
-    "a host that only looks like it": (None, ["bank.tacit", "spy.tacit.example", "xtacit"]),
+    "a host that only looks like it": (None, ["bank.tacit", "outsider.tacit.example", "xtacit"]),
 }
 
 
@@ -57,9 +57,9 @@ def alternative(name):
 
 def issue(world, common, names):
     """Return an identity with these names, that the authority of the world has signed."""
-    place = world / "one"
-    ca = x509.load_pem_x509_certificate((place / "ca.pem").read_bytes())
-    signer = serialization.load_pem_private_key((place / "ca.key").read_bytes(), None)
+    folder = world / "one"
+    ca = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = [] if common is None else [x509.NameAttribute(NameOID.COMMON_NAME, common)]
     draft = x509.CertificateBuilder(ca.subject, x509.Name(subject), key.public_key(), 7)
@@ -73,7 +73,7 @@ def issue(world, common, names):
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     made = draft.sign(signer, hashes.SHA256())
-    return Identity("bank", made.public_bytes(pem), secret, (place / "ca.pem").read_bytes())
+    return Identity("bank", made.public_bytes(pem), secret, (folder / "ca.pem").read_bytes())
 
 
 @contextmanager
@@ -123,9 +123,9 @@ def test_a_server_whose_certificate_is_against_the_rule_is_refused(world, case):
 
 @pytest.mark.parametrize("case", GOOD)
 def test_a_server_whose_certificate_keeps_the_rule_is_taken(world, case):
-    with serving(issue(world, *GOOD[case]), []) as port, dial_there(world, port) as line:
-        line.send(b"frame", timeout=PATIENCE)
-        assert line.receive(timeout=PATIENCE) == b"frame"
+    with serving(issue(world, *GOOD[case]), []) as port, dial_there(world, port) as transport:
+        transport.send(b"frame", timeout=PATIENCE)
+        assert transport.receive(timeout=PATIENCE) == b"frame"
 
 
 def call(identity, port):
@@ -145,10 +145,10 @@ def call(identity, port):
 @pytest.mark.parametrize("case", BAD)
 def test_a_client_whose_certificate_is_against_the_rule_is_refused(world, case):
     log = []
-    with listening(world, peers=("bank", "spy"), log=log) as listener:
+    with listening(world, peers=("bank", "outsider"), log=log) as listener:
         code, reason = call(issue(world, *BAD[case]), listener.port)
         if case == "a common name beside another party":  # it is that party, whatever else it says
-            assert [line.partition(" ")[0] for line in log] == ["spy"]
+            assert [line.partition(" ")[0] for line in log] == ["outsider"]
             return
         assert code is grpc.StatusCode.PERMISSION_DENIED
         assert "certificate" in reason
@@ -218,11 +218,11 @@ def test_the_certificate_that_was_checked_is_the_one_that_is_trusted(world, case
         with pytest.raises(LostError):
             dial_there(world, port)
         assert not calls
-        with dial_there(world, good) as line:
-            line.send(b"frame", timeout=PATIENCE)
-            assert line.receive(timeout=PATIENCE) == b"frame"
+        with dial_there(world, good) as transport:
+            transport.send(b"frame", timeout=PATIENCE)
+            assert transport.receive(timeout=PATIENCE) == b"frame"
 
 
-def test_both_sides_of_a_line_keep_the_rule_with_the_trial_authority(world):
-    with listening(world) as listener, connect(world, listener.address) as line:
-        assert (line.peer, listener.accept(timeout=PATIENCE).peer) == ("bank", "clinic")
+def test_both_sides_of_a_connection_keep_the_rule_with_the_trial_authority(world):
+    with listening(world) as listener, connect(world, listener.address) as transport:
+        assert (transport.peer, listener.accept(timeout=PATIENCE).peer) == ("bank", "clinic")

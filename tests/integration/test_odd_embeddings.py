@@ -35,19 +35,19 @@ def test_prototypes_are_served_and_warned_of_once(pair):
             rogue.hear(Gradient)
         rogue.say(CheckpointMessage(step=3))
         rogue.hear(CheckpointMessage)
-        rogue.line.close()
+        rogue.transport.close()
         assert "of the rows repeat others" in bank.said("^warning: the embeddings of step 0")
         bank.said("connection lost")
         assert sum("warning" in line for line in bank.lines) == 1
         found = {"odd_embeddings": 4, "odd_embeddings_repeats": 4}
-        assert bank.company.watch.warnings == found
+        assert bank.party.watch.warnings == found
         bank.stop()
     with Bank(pair) as bank:  # what was counted is part of the checkpoint
         rogue = bank.rogue()
         assert rogue.ready(4) == 4
-        rogue.line.close()
+        rogue.transport.close()
         bank.said("connection lost")
-        assert bank.company.watch.warnings == found
+        assert bank.party.watch.warnings == found
         bank.stop()
 
 
@@ -63,7 +63,7 @@ def test_prototypes_are_refused_where_that_is_set(pair, wanted, tls):
             assert "are not those of an honest bottom model" in rogue.refused()
             bank.said("refused: the embeddings of step 0")
             assert bank.journal == before
-            assert bank.company.watch.warnings["odd_embeddings"] == count
+            assert bank.party.watch.warnings["odd_embeddings"] == count
         finished(bank, wanted)
         assert bank.results["warnings"]["odd_embeddings"] == 2
 
@@ -94,6 +94,6 @@ def _answers(pair):
                 answers.append(None)
                 break  # the step is on record: no other embeddings get anything
             answers.append(rogue.reason)
-        rogue.line.close()
+        rogue.transport.close()
         bank.stop()
     return answers

@@ -51,12 +51,12 @@ def to_evaluation(bank, offer):
 
 def evaluated(bank, rogue, seed):
     """Ask for the evaluation of embeddings and go away before the checkpoint."""
-    plan = bank.company.plan
-    rows = len(Schedule.of(plan, len(bank.company._common)).test)
+    plan = bank.party.plan
+    rows = len(Schedule.of(plan, len(bank.party._common)).test)
     rogue.say(Evaluate(part=0, values=tensor(rows, *plan.cut, seed=seed)))
     with suppress(LostError):
         answer = rogue.hear(Evaluate)
-        rogue.line.close()
+        rogue.transport.close()
         return answer.note, answer.record
     return rogue.refused()
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from lines import PATIENCE, listening, make_world, tls, who
 from tacit.errors import LostError, PeerError, UsageError
-from tacit.wire import _address
+from tacit.wire import address as address_module
 from tacit.wire.transport.tls_diagnose import diagnose, explain
+from transports import PATIENCE, listening, make_world, tls, who
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_a_host_that_nobody_knows(world, monkeypatch, code, kind, says):
     def unknown(*_args, **_options):
         raise socket.gaierror(code, "as the resolver puts it")
 
-    monkeypatch.setattr(_address.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(address_module.socket, "getaddrinfo", unknown)
     found = problem(world, "bank.example:7000")
     assert isinstance(found, kind)
     assert says in str(found)
@@ -215,8 +215,8 @@ def test_a_peer_that_resets_at_once_leaves_no_socket_open(world, monkeypatch):
     def reset(plain):
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    def connect_and_wait_for_the_reset(made, place):
-        connect(made, place)
+    def connect_and_wait_for_the_reset(made, address):
+        connect(made, address)
         with suppress(OSError):
             while made.getpeername():
                 time.sleep(0.001)

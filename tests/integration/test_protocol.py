@@ -608,7 +608,7 @@ def test_the_first_of_several_differences_is_named():
         ({"depth": 5}, "depth must be a whole number from 1 to 4, got 5"),
         ({"depth": 1}, "left out where it is 1"),
         ({"depth": True}, "left out where it is 1"),
-        ({"purpose": "spy"}, "purpose is one of"),
+        ({"purpose": "outsider"}, "purpose is one of"),
         ({"wire_bits": 8}, "wire_bits is one of"),
         ({"test_percent": 91}, "test_percent must be a whole number from 0 to 90"),
         ({"order_seed": -1}, "order_seed must be a whole number from 0"),

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from tacit.errors import ParameterError
 from tacit.wire.psi import ecdh as psi
-from tacit.wire.psi._curve import blind_ids, fresh_scalar, hash_to_x
-from tacit.wire.psi._messages import Secrets
-from tacit.wire.psi._pool import workers
-from tacit.wire.psi._values import common_places, first_repeat, hash_ids, shared_order, shuffled
+from tacit.wire.psi.curve import blind_ids, fresh_scalar, hash_to_x
 from tacit.wire.psi.ecdh import PsiSide, converse
+from tacit.wire.psi.messages import Secrets
+from tacit.wire.psi.pool import process_pool
+from tacit.wire.psi.values import common_indices, first_repeat, hash_ids, shared_order, shuffled
 
 
 def matched(mine, theirs, **options):
@@ -149,9 +149,9 @@ def test_points_are_sent_in_an_order_of_their_own():
     other = PsiSide("label", [1])
     sent = side.answer(other.answer(PsiSide("feature", ids).start()))[2:]
     by_row = blind_ids(kept.scalar, hash_ids(ids).tobytes())
-    places = [by_row.index(sent[at : at + 32]) // 32 for at in range(0, len(sent), 32)]
-    assert sorted(places) == ids
-    assert places == shuffled(500, kept.shuffle).tolist() != ids
+    indices = [by_row.index(sent[at : at + 32]) // 32 for at in range(0, len(sent), 32)]
+    assert sorted(indices) == ids
+    assert indices == shuffled(500, kept.shuffle).tolist() != ids
 
 
 @pytest.mark.usefixtures("short_messages")
@@ -187,7 +187,7 @@ def test_values_that_differ_in_one_byte_differ():
     values[np.arange(32, 64), np.arange(32)] = 255
     assert first_repeat(values) is None
     assert first_repeat(np.concatenate([values, values[5:6]])) == (5, 64)
-    assert common_places(values, values[10:20]).size == 10
+    assert common_indices(values, values[10:20]).size == 10
     assert first_repeat(values[:1]) is None
 
 
@@ -203,7 +203,7 @@ def test_values_are_sorted_whole_whatever_a_peer_makes_alike(numbers):
         assert len(set(rows[:later])) == later
     others = np.frombuffer(b"".join(sorted(set(rows))[::2]), dtype=np.uint8).reshape(-1, 32)
     own = np.frombuffer(b"".join(dict.fromkeys(rows)), dtype=np.uint8).reshape(-1, 32)
-    assert own[common_places(own, others)].tobytes() == others.tobytes()
+    assert own[common_indices(own, others)].tobytes() == others.tobytes()
 
 
 # Workers.
@@ -220,17 +220,17 @@ def test_worker_processes_find_the_same():
         ]
         return converse(*sides)[0].rows.tolist()
 
-    with workers(2) as pool:
+    with process_pool(2) as pool:
         assert run(pool) == run(None)
     with pytest.raises(ParameterError, match="got 0"):
-        workers(0)
+        process_pool(0)
 
 
 def test_workers_do_not_outlive_a_party_that_is_killed():
     code = (
         "import multiprocessing as m, os, signal\n"
-        "from tacit.wire.psi._pool import workers\n"
-        "pool = workers(1); pool.submit(abs, 1).result()\n"
+        "from tacit.wire.psi.pool import process_pool\n"
+        "pool = process_pool(1); pool.submit(abs, 1).result()\n"
         "print(m.active_children()[0].pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

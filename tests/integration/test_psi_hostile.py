@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.errors import InputError, PeerError, UsageError
 from tacit.wire.psi import ecdh as psi
-from tacit.wire.psi._curve import hash_to_x
+from tacit.wire.psi.curve import hash_to_x
 from tacit.wire.psi.ecdh import PsiSide, converse
 
 MINE, THEIRS = list(range(20)), list(range(10, 35))
@@ -36,8 +36,8 @@ def replacing(wanted, change):
     return lambda number, message: change(message) if number == wanted else message
 
 
-def put(message, place, point):
-    at = 2 + 32 * place
+def put(message, index, point):
+    at = 2 + 32 * index
     return message[:at] + point + message[at + 32 :]
 
 
@@ -64,9 +64,9 @@ def test_the_unchanged_conversation_is_fine():
     [OFF, b"\xff" * 32, PRIME.to_bytes(32, "big")],
     ids=["no such point", "too large", "the prime"],
 )
-@pytest.mark.parametrize(("wanted", "place"), [(2, 0), (2, 19), (3, 7)])
-def test_a_point_off_the_curve_is_refused_with_its_position(bad, wanted, place):
-    refused(wanted, lambda m: put(m, place, bad), f"point {place + 1} must be on the curve")
+@pytest.mark.parametrize(("wanted", "index"), [(2, 0), (2, 19), (3, 7)])
+def test_a_point_off_the_curve_is_refused_with_its_position(bad, wanted, index):
+    refused(wanted, lambda m: put(m, index, bad), f"point {index + 1} must be on the curve")
 
 
 def test_positions_count_over_messages(monkeypatch):
@@ -87,7 +87,7 @@ def test_a_point_that_is_sent_twice_is_refused_with_both_positions(wanted, words
     # Whoever sends a point twice gets the same value back twice, and must live with it.
     sides = PsiSide("feature", MINE), PsiSide("label", THEIRS)
     sender = sides[wanted % 2]
-    sender._compare = lambda: sender._places
+    sender._compare = lambda: sender._indices
     refused(wanted, lambda m: put(m, 5, m[2 + 32 : 2 + 64]), words, sides=sides)
 
 
@@ -240,8 +240,8 @@ def test_after_a_broken_rule_a_side_says_nothing_more():
 @settings(max_examples=60, deadline=None)
 def test_any_damage_is_a_peer_error_or_changes_nothing_that_both_do_not_see(wanted, noise, at):
     def damage(message):
-        place = at % (len(message) + 1)
-        return message[:place] + noise + message[place + len(noise) :]
+        index = at % (len(message) + 1)
+        return message[:index] + noise + message[index + len(noise) :]
 
     changed = []
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import InputError
-from tacit.wire.psi._curve import blind_ids, blind_points, hash_to_x
-from tacit.wire.psi._values import canonical_id, hash_ids
+from tacit.wire.psi.curve import blind_ids, blind_points, hash_to_x
 from tacit.wire.psi.ecdh import PsiSide, converse
+from tacit.wire.psi.values import canonical_id, hash_ids
 
 PRIME = 2**256 - 2**32 - 977
 ORDER = 2**256 - 0x14551231950B75FC4402DA1732FC9BEBF

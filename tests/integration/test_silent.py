@@ -1,12 +1,12 @@
-"""Hundreds of connections that do not say who they are: the peer gets in, and keeps its line."""
+"""Hundreds of connections that do not say who they are: the peer gets in and stays."""
 
 import time
 from contextlib import ExitStack, suppress
 
 import pytest
 
-from knocking import ELSEWHERE, HERE, echo, hello_of, knock, returning
-from lines import PATIENCE, connect, listening, make_world, tls
+from anonymous_connections import ELSEWHERE, HERE, echo, hello_of, open_connection, returning
+from transports import PATIENCE, connect, listening, make_world, tls
 
 MANY = 300
 
@@ -28,14 +28,14 @@ def test_the_peer_gets_in_past_hundreds_that_wait(world, source, words):
     with listening(world) as listener, ExitStack() as stack:
         for _ in range(MANY):
             with suppress(OSError):  # it was ended while it spoke
-                stack.enter_context(knock(listener.port, source=source, said=said))
-        with connect(world, listener.address) as line:
+                stack.enter_context(open_connection(listener.port, source=source, said=said))
+        with connect(world, listener.address) as transport:
             other = listener.accept(timeout=PATIENCE)
-            echo(line, other)
+            echo(transport, other)
             for _ in range(MANY):
                 with suppress(OSError):
-                    stack.enter_context(knock(listener.port, source=source, said=said))
-            echo(line, other)
+                    stack.enter_context(open_connection(listener.port, source=source, said=said))
+            echo(transport, other)
 
 
 @pytest.mark.parametrize("words", ["nothing", "a whole hello"])
@@ -51,5 +51,5 @@ def test_the_peer_gets_in_past_those_that_come_again_and_again(world, words):
             time.sleep(0.01)
         assert count[0] >= MANY
         for _ in range(3):
-            with connect(world, listener.address) as line:
-                echo(line, listener.accept(timeout=PATIENCE))
+            with connect(world, listener.address) as transport:
+                echo(transport, listener.accept(timeout=PATIENCE))

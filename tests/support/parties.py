@@ -1,4 +1,4 @@
-"""Two companies in two folders, and what their runs have left there."""
+"""Two parties in two folders, and what their runs have left there."""
 
 import json
 import random
@@ -10,12 +10,13 @@ import threading
 import tomllib
 from contextlib import ExitStack, closing
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 
 import numpy as np
 from safetensors.numpy import load_file
 
 from tacit.cli.init import make_pair
+from tacit.errors import SilenceError
 from tacit.wire.transport.memory import memory_transports
 from tacit.wire.transport.tls import make_party
 
@@ -52,7 +53,7 @@ def write_secret(path, secret):
 
 
 class Pair:
-    """Both companies' folders, with known secrets, and what their runs have left there."""
+    """Both parties' folders, with known secrets, and what their runs have left there."""
 
     features = ("platform",)
 
@@ -67,7 +68,7 @@ class Pair:
         write_secret(self.bank.parent / "labels.csv.secret", SECRET)
 
     def copy(self, folder):
-        """Return the same companies in other folders, with all that they have done so far."""
+        """Return the same parties in other folders, with all that they have done so far."""
         made = object.__new__(type(self))
         made.folder, made.address = Path(folder), f"127.0.0.1:{free_port()}"
         shutil.copytree(self.folder, folder)
@@ -83,9 +84,11 @@ class Pair:
 
     def checkpoint(self, party):
         """Return all arrays of the last checkpoint, by file, and its step."""
-        last = max(self.state(party).glob("checkpoints/step-*"), key=_place)
+        last = max(self.state(party).glob("checkpoints/step-*"), key=_attempt_of)
         names = ("model", "optimizer", "state")
-        return {name: load_file(last / f"{name}.safetensors") for name in names}, _place(last)[0]
+        return {name: load_file(last / f"{name}.safetensors") for name in names}, _attempt_of(last)[
+            0
+        ]
 
     def journal(self):
         """Return the answers on record in order: kind, step and both marks."""
@@ -123,18 +126,18 @@ class Quartet(Pair):
         peers = {"peer": list(self.features), "combine": combine}
         super().__init__(folder, bank={**(bank or {}), **peers}, **more)
         for number, name in enumerate(self.features[1:], start=1):
-            place = self.folder / name
-            shutil.copytree(self.folder / "platform", place)
+            folder = self.folder / name
+            shutil.copytree(self.folder / "platform", folder)
             for file in make_party(self.folder / "authority", name).certificate.parent.glob("*"):
                 if file.stem == name:
-                    shutil.move(file, place / "keys")
-            configure(place / "party.toml", name=name, number=number)
-            table = place / "features.csv"
+                    shutil.move(file, folder / "keys")
+            configure(folder / "party.toml", name=name, number=number)
+            table = folder / "features.csv"
             header, *rows = table.read_text().splitlines(keepends=True)
             table.write_text(header + "".join(rows[10 * number :]))
 
 
-def _place(folder):
+def _attempt_of(folder):
     found = re.fullmatch(r"step-(\d+)(?:\.(\d+))?", folder.name)
     return int(found[1]), int(found[2] or 0)
 
@@ -170,27 +173,25 @@ def differences(run, wanted):
 
 
 def train_here(pair, monkeypatch):
-    """Train with both companies in this process, over lines through its memory."""
+    """Train with both parties in this process, over memory transports."""
     from tacit.party.config import read_party_config
     from tacit.party.feature_session import FeatureSession
     from tacit.party.label import LabelPartySession
     from tacit.state_dir import StateFolder
 
-    listener = _Meeting()
+    listener = MemoryListener()
     monkeypatch.setattr("tacit.party.feature_session.dial", lambda *_, **__: listener.dial())
     with ExitStack() as stack:
         folder = {
             name: stack.enter_context(StateFolder(pair.state(name)))
             for name in ("bank", *pair.features)
         }
-        label = LabelPartySession(read_party_config(pair.bank), folder["bank"], log=_nothing)
-        work = [threading.Thread(target=label.run, args=(listener, _nothing))]
+        label = LabelPartySession(read_party_config(pair.bank), folder["bank"], log=ignore)
+        work = [threading.Thread(target=label.run, args=(listener, ignore))]
         for name in pair.features:
             config = read_party_config(pair.folder / name / "party.toml")
-            feature = stack.enter_context(
-                closing(FeatureSession(config, folder[name], log=_nothing))
-            )
-            work.append(threading.Thread(target=feature.run, args=(_nothing,)))
+            feature = stack.enter_context(closing(FeatureSession(config, folder[name], log=ignore)))
+            work.append(threading.Thread(target=feature.run, args=(ignore,)))
         for thread in work:
             thread.start()
         for thread in work:
@@ -198,29 +199,43 @@ def train_here(pair, monkeypatch):
         label.close()
 
 
-class _Meeting:
-    """Where both companies find each other within one process."""
+class PausedError(Exception):
+    """A party's process ends here."""
+
+
+class MemoryListener:
+    """Opens and accepts transports through the memory of one process."""
 
     def __init__(self):
-        self._lines = Queue()
+        self._accepted = Queue()
 
     def dial(self):
         ours, theirs = memory_transports()
-        self._lines.put(theirs)
+        self._accepted.put(theirs)
         return ours
 
     def accept(self, *, timeout):
-        return self._lines.get(timeout=timeout)
+        try:
+            transport = self._accepted.get(timeout=timeout)
+        except Empty:
+            raise SilenceError(f"no peer has connected for {timeout:g} s") from None
+        if transport is None:
+            raise PausedError
+        return transport
+
+    def close(self):
+        """End the party that accepts here, as if its process had ended."""
+        self._accepted.put(None)
 
 
-def _nothing(*_):
+def ignore(*_):
     pass
 
 
 def rows_of(ids, table):
     """Return the rows of ids in a table."""
-    place = {id_: row for row, id_ in enumerate(table.ids.tolist())}
-    return np.array([place[id_] for id_ in ids])
+    row_of = {id_: row for row, id_ in enumerate(table.ids.tolist())}
+    return np.array([row_of[id_] for id_ in ids])
 
 
 def as_arrays(model):

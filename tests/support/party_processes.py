@@ -1,4 +1,4 @@
-"""The processes of two companies: started, watched by what they say, killed, started again."""
+"""The processes of two parties: started, watched by what they say, killed, started again."""
 
 import multiprocessing
 import os
@@ -129,10 +129,10 @@ def _run(words, lines, environment):
     from tacit.cli import main
 
     os.environ.update(environment)
-    place = lines.detach()
+    pipe = lines.detach()
     for output in (1, 2):
-        os.dup2(place, output)
-    os.close(place)
+        os.dup2(pipe, output)
+    os.close(pipe)
     sys.exit(main(words))
 
 

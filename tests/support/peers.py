@@ -1,30 +1,28 @@
-"""Two companies in one process, with peers in between that do not keep the rules."""
+"""Two parties in one process, with peers in between that do not keep the rules."""
 
 import re
 import threading
 import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from queue import Empty, Queue
 from unittest import mock
 
 import pytest
 import torch
 
-from parties import Pair, differences
-from tacit.errors import LostError, SilenceError
+from parties import MemoryListener, Pair, PausedError, differences
+from tacit.errors import LostError
 from tacit.party.config import identity_of, read_party_config
 from tacit.party.feature_session import FeatureSession
 from tacit.party.label import LabelPartySession
 from tacit.state_dir import StateFolder
 from tacit.training.cut import RECORD_BYTES, Embedding
-from tacit.wire.protocol._header import VERSION, Limits
 from tacit.wire.protocol.codec import decode, encode
 from tacit.wire.protocol.connection import Timings
+from tacit.wire.protocol.header import VERSION, Limits
 from tacit.wire.protocol.messages import Align, Heartbeat, Hello, Records, Refuse
 from tacit.wire.transport.grpc_client import dial
 from tacit.wire.transport.grpc_server import Listener
-from tacit.wire.transport.memory import memory_transports
 
 TIMINGS = Timings(beat=0.1, silence=5, patience=20, greeting=5)
 LONG = 60.0
@@ -38,35 +36,6 @@ def train(step, values):
     return Embedding(step=step, values=values)
 
 
-class PausedError(Exception):
-    """A party's process ends here."""
-
-
-class Meeting:
-    """Where lines through the memory of one process are opened and accepted."""
-
-    def __init__(self):
-        self._lines = Queue()
-
-    def dial(self):
-        ours, theirs = memory_transports()
-        self._lines.put(theirs)
-        return ours
-
-    def accept(self, *, timeout):
-        try:
-            line = self._lines.get(timeout=timeout)
-        except Empty:
-            raise SilenceError(f"no peer has connected for {timeout:g} s") from None
-        if line is None:
-            raise PausedError
-        return line
-
-    def close(self):
-        """End the party that accepts here, as if its process had ended."""
-        self._lines.put(None)
-
-
 def listener(config, log):
     """Listen as the label party of a configuration does."""
     return Listener(
@@ -75,7 +44,7 @@ def listener(config, log):
 
 
 def dial_to(pair, party="platform"):
-    """Open a line to the label party's address as a feature party does."""
+    """Open a transport to the label party's address as a feature party does."""
     config = read_party_config(pair.folder / party / "party.toml")
     return dial(
         config.address,
@@ -89,8 +58,8 @@ def dial_to(pair, party="platform"):
 class Rogue:
     """A party that says what it is told to, right or wrong, and nothing else."""
 
-    def __init__(self, line, pair, party="platform"):
-        self.line = line
+    def __init__(self, transport, pair, party="platform"):
+        self.transport = transport
         self.config = read_party_config(pair.folder / party / "party.toml")
         self.plan = self.config.plan(classes=2)
         self.reason = None
@@ -111,11 +80,11 @@ class Rogue:
         """Send messages, or bytes as they are."""
         for thing in things:
             frame = thing if isinstance(thing, bytes) else encode(thing)
-            self.line.send(frame, timeout=LONG)
+            self.transport.send(frame, timeout=LONG)
 
     def hear(self, kind=None):
         """Return the next message that is no sign of life; a refusal is the end."""
-        while isinstance(message := decode(self.line.receive(timeout=LONG)), Heartbeat):
+        while isinstance(message := decode(self.transport.receive(timeout=LONG)), Heartbeat):
             pass
         if isinstance(message, Refuse):
             self.reason = message.reason
@@ -172,7 +141,7 @@ class Rogue:
         with suppress(LostError):
             while True:
                 self.hear()
-        self.line.close()
+        self.transport.close()
         return self.reason
 
 
@@ -188,23 +157,23 @@ class Bank:
         )
         folder = self._open.enter_context(StateFolder(pair.state("bank")))
         config = read_party_config(pair.bank)
-        self.company = LabelPartySession(config, folder, log=self.lines.append)
-        self._open.callback(self.company.close)
-        self._meeting = listener(config, self.lines.append) if tls else Meeting()
-        self._open.callback(self._meeting.close)
-        self._listener = self._meeting if wrap is None else wrap(self._meeting)
+        self.party = LabelPartySession(config, folder, log=self.lines.append)
+        self._open.callback(self.party.close)
+        self._accepting = listener(config, self.lines.append) if tls else MemoryListener()
+        self._open.callback(self._accepting.close)
+        self._listener = self._accepting if wrap is None else wrap(self._accepting)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self):
         try:
-            self.results = self.company.run(self._listener, self._done)
+            self.results = self.party.run(self._listener, self._done)
         except BaseException as error:
             self.error = error
 
     def dial(self):
-        """Open a line to the label party as the feature party would."""
-        return dial_to(self.pair) if self._tls else self._meeting.dial()
+        """Open a transport to the label party as the feature party would."""
+        return dial_to(self.pair) if self._tls else self._accepting.dial()
 
     def rogue(self):
         return Rogue(self.dial(), self.pair)
@@ -226,7 +195,7 @@ class Bank:
 
     def stop(self):
         """End the party where it waits for a connection."""
-        self._meeting.close()
+        self._accepting.close()
         with suppress(PausedError):
             self.end()
 
@@ -263,9 +232,9 @@ def honest(bank, *, stop=None, done=lambda *_: None, timings=TIMINGS, dial=None,
             open_.enter_context(mock.patch(f"tacit.party.feature_session.{name}", stand_in))
         folder = open_.enter_context(StateFolder(bank.pair.state("platform")))
         config = read_party_config(bank.pair.platform)
-        company = open_.enter_context(closing(FeatureSession(config, folder, log=lines.append)))
+        party = open_.enter_context(closing(FeatureSession(config, folder, log=lines.append)))
         try:
-            return company.run(count)
+            return party.run(count)
         except PausedError:
             return None
 
@@ -276,7 +245,7 @@ def short(**changes):
 
 
 def fresh_pair(folder):
-    """Two companies that have not begun: 12 steps, a checkpoint at every fourth and sixth."""
+    """Two parties that have not begun: 12 steps, a checkpoint at every fourth and sixth."""
     return Pair(
         folder,
         rows=300,
@@ -290,7 +259,7 @@ def fresh_pair(folder):
 
 
 def undisturbed(pair, folder):
-    """Return the same companies after a run with nobody else around."""
+    """Return the same parties after a run with nobody else around."""
     made = pair.copy(folder)
     with Bank(made) as bank:
         honest(bank)

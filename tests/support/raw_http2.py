@@ -5,8 +5,8 @@ import ssl
 import struct
 from contextlib import contextmanager, suppress
 
-from lines import tls
 from tacit.wire.transport.grpc_client import METHOD, SERVICE
+from transports import tls
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = (
     0,

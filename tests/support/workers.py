@@ -1,9 +1,9 @@
-"""Two companies with several workers each: their folders, and runs of all workers."""
+"""Two parties with several workers each: their folders, and runs of all workers."""
 
 import threading
 from contextlib import ExitStack, closing
 
-from parties import Pair, _Meeting, _nothing, configure, free_port
+from parties import MemoryListener, Pair, configure, free_port, ignore
 from party_processes import Running, both_end
 from tacit.party.config import read_party_config
 from tacit.party.feature_session import FeatureSession
@@ -18,9 +18,9 @@ class Pairs(Pair):
     def __init__(self, folder, *, workers=2, **more):
         super().__init__(folder, workers=workers, **more)
         self.workers = workers
-        self._place()
+        self._give_addresses()
 
-    def _place(self):
+    def _give_addresses(self):
         """Give every worker and both groups an address of their own."""
         workers = self.workers
         ports = sorted({free_port() for _ in range(workers + 8)})[: workers + 2]
@@ -31,7 +31,7 @@ class Pairs(Pair):
     def copy(self, folder):
         made = super().copy(folder)
         made.workers = self.workers
-        made._place()
+        made._give_addresses()
         return made
 
     def each(self):
@@ -43,17 +43,15 @@ class Pairs(Pair):
 
 
 def train_here(pairs, monkeypatch, *, log=lambda *_: None):
-    """Train with all workers in this process, a thread each; return the companies."""
-    meetings = {pairs.config("bank", n).endpoint: _Meeting() for n in range(pairs.workers)}
-    monkeypatch.setattr(
-        "tacit.party.feature_session.dial", lambda address, **_: meetings[address].dial()
-    )
-    work, companies, failed = [], {}, []
+    """Train with all workers in this process, a thread each; return their setups."""
+    listeners = {pairs.config("bank", n).endpoint: MemoryListener() for n in range(pairs.workers)}
+    monkeypatch.setattr("tacit.party.feature_session.dial", lambda address, **_: listeners[address].dial())
+    work, setups, failed = [], {}, []
 
-    def run(company, *args):
+    def run(setup, *args):
         try:
-            with closing(company):
-                company.run(*args)
+            with closing(setup):
+                setup.run(*args)
         except BaseException as error:
             failed.append(error)
 
@@ -65,10 +63,10 @@ def train_here(pairs, monkeypatch, *, log=lambda *_: None):
             folder = stack.enter_context(StateFolder(config.own_state))
             label = LabelWorker if number else LabelPartySession
             kind = FeatureSession if party == "platform" else label
-            company = kind(config, folder, log=lambda text, who=(party, number): log(who, text))
-            companies[party, number] = company
-            args = (_nothing,) if party == "platform" else (meetings[config.endpoint], _nothing)
-            work.append(threading.Thread(target=run, args=(company, *args), daemon=True))
+            setup = kind(config, folder, log=lambda text, who=(party, number): log(who, text))
+            setups[party, number] = setup
+            args = (ignore,) if party == "platform" else (listeners[config.endpoint], ignore)
+            work.append(threading.Thread(target=run, args=(setup, *args), daemon=True))
         for thread in work:
             thread.start()
         for thread in work:
@@ -76,11 +74,11 @@ def train_here(pairs, monkeypatch, *, log=lambda *_: None):
             assert not thread.is_alive(), "a worker does not end"
     if failed:
         raise failed[0]
-    return companies
+    return setups
 
 
-class Crew:
-    """A process for every worker of both companies, each of which can be killed and come back."""
+class WorkerProcesses:
+    """A process for every worker of both parties, each of which can be killed and come back."""
 
     def __init__(self, pairs):
         self.pairs = pairs

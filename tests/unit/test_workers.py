@@ -1,5 +1,6 @@
 """The workers of one party: their rendezvous, what they share, and how they share a step."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from parties import Pair, configure, free_port
 from parties import train_here as train_alone
+from party_processes import wait_until
 from tacit.cli import main
 from tacit.errors import BudgetError, InputError, LostError, TacitError, UsageError
 from tacit.party.schedule import Schedule
@@ -32,8 +34,8 @@ def _one_thread_and_a_cache_of_its_own(tmp_path, monkeypatch):
     torch.set_num_threads(before)
 
 
-def rendezvous_of(workers, *, wait=SECONDS, facts=None, log=lambda _: None):
-    address = f"127.0.0.1:{free_port()}"
+def rendezvous_of(workers, *, address=None, wait=SECONDS, facts=None, log=lambda _: None):
+    address = address or f"127.0.0.1:{free_port()}"
     return [
         Rendezvous(
             address,
@@ -129,17 +131,9 @@ def test_worker_0_that_does_not_come_is_named():
 
 def test_a_worker_that_comes_twice_is_told():
     """One of both is told at once; the other one and the rest go on as if it had not come."""
-    first, one, last = rendezvous_of(3)
-    twin = Rendezvous(
-        one._address,
-        party="bank",
-        worker=1,
-        workers=3,
-        wait=SECONDS,
-        facts=one._facts,
-        secret=SECRET,
-        log=lambda _: None,
-    )
+    address = f"127.0.0.1:{free_port()}"
+    first, one, last = rendezvous_of(3, address=address)
+    twin = rendezvous_of(3, address=address)[1]
     wanted = "worker 1 of bank came twice: every worker needs its own number from 0 to 2"
     with ThreadPoolExecutor(4) as pool:
         opened = pool.submit(first.join)
@@ -153,8 +147,8 @@ def test_a_worker_that_comes_twice_is_told():
 
 
 def test_a_worker_with_another_setting_is_refused():
-    said = []
-    first, other = rendezvous_of(2, facts={1: {"lr": "0.2"}}, log=said.append)
+    said, address = [], f"127.0.0.1:{free_port()}"
+    first, other = rendezvous_of(2, address=address, facts={1: {"lr": "0.2"}}, log=said.append)
     wanted = "worker 1 of bank has lr 0.2, worker 0 has 0.1: give all workers of a party the same"
     with ThreadPoolExecutor(2) as pool:
         opened = pool.submit(first.join)
@@ -162,27 +156,28 @@ def test_a_worker_with_another_setting_is_refused():
             other.join()
         assert str(refused.value) == wanted
         assert said == [f"refused: {wanted}"]
-        other._facts = first._facts  # its user mends the setting and starts it again
-        assert not other.join().broken()
+        mended = rendezvous_of(2, address=address)[1]  # its user starts it again
+        assert not mended.join().broken()
         assert not opened.result().broken()
 
 
 def test_an_address_that_is_taken():
-    first, _ = rendezvous_of(2)
-    again = Rendezvous(
-        first._address,
-        party="bank",
-        worker=0,
-        workers=2,
-        wait=1,
-        facts={},
-        secret=SECRET,
-        log=lambda _: None,
-    )
-    held = first._listen()
-    with pytest.raises(UsageError, match="worker 0 of bank cannot listen there"):
-        again.join()
-    assert held.check(["nothing"]) is False
+    address = f"127.0.0.1:{free_port()}"
+    first, other = rendezvous_of(2, address=address)
+    again = rendezvous_of(2, address=address, wait=1)[0]
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(first.join)
+        wait_until(lambda: listens(address))
+        with pytest.raises(UsageError, match="worker 0 of bank cannot listen there"):
+            again.join()
+        assert not other.join().broken()
+        assert not opened.result().broken()
+
+
+def listens(address):
+    host, port = address.split(":")
+    with socket.socket() as tried:
+        return tried.connect_ex((host, int(port))) == 0
 
 
 # --- the group ---
@@ -241,7 +236,7 @@ def test_what_fails_at_worker_0_fails_everywhere(trio, kind):
     assert all(isinstance(error, BudgetError) == (kind is BudgetError) for error in errors)
 
 
-def test_workers_at_different_places_do_not_go_on(trio):
+def test_workers_at_different_steps_do_not_go_on(trio):
     told = at_once(
         lambda: trio[0].tell("checkpoint 7", b"x"),
         lambda: trio[1].tell("checkpoint 5"),
@@ -326,10 +321,8 @@ def test_a_budget_holds_for_all_workers(tmp_path, monkeypatch):
     bank = {"protect": spec, "attacks": [], "budget": "sum_kl=0.3"}
     settings = {"rows": 600, "epochs": 3, "batch_size": 128, "bank": bank, "save_every": 50}
     several = Pairs(tmp_path / "several", **settings)
-    companies = train_here(several, monkeypatch)
-    ended = {
-        key: company.folder.read("results.json")["ended"] for key, company in companies.items()
-    }
+    setups = train_here(several, monkeypatch)
+    ended = {key: setup.folder.read("results.json")["ended"] for key, setup in setups.items()}
     assert set(ended.values()) == {"finished"}
     steps = several.checkpoint("bank")[1]
     assert steps == several.checkpoint("platform")[1] == len(several.releases()) == 3 * 3

@@ -1,4 +1,4 @@
-"""Where feature parties come in: each says hello, and the work begins when all are here."""
+"""Accepts feature parties: each says hello, and the work begins when all are connected."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tacit.errors import LostError, PeerError, SilenceError
 from tacit.party.backoff import Backoff
 from tacit.party.greeting import point, stop_of
 from tacit.party.workers.collectives import WorkersLostError
-from tacit.wire.protocol._header import VERSION
 from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.header import VERSION
 from tacit.wire.protocol.messages import Hello
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import Role, disagreement
@@ -32,9 +32,10 @@ class Accepts(Protocol):
 def hear_hello(connection: Connection) -> Hello:
     """Return a feature party's hello, which must be under the name in its certificate."""
     theirs = connection.receive(Hello)
-    if connection.line.peer not in (None, theirs.party):
+    certified = connection.transport.peer
+    if certified not in (None, theirs.party):
         raise connection.wrong(
-            f"{connection.line.peer} calls itself {theirs.party}: names are bound to certificates"
+            f"{certified} calls itself {theirs.party}: names are bound to certificates"
         )
     return theirs
 
@@ -70,10 +71,10 @@ class Acceptor:
         name: of the label party.
         plan: what all sides must agree on.
         peers: the feature parties, in the order in which their embeddings are combined.
-        listener: where they come in.
+        listener: accepts their connections.
         timings: how long to wait within a conversation.
         waiting: for those that are not there.
-        log: hears a line about who was refused, and why.
+        log: hears who was refused, and why.
     """
 
     name: str
@@ -89,30 +90,32 @@ class Acceptor:
 
         When all work is ``finished`` they need not come: soon ``SilenceError`` says so.
         """
-        guests: dict[str, PeerSession] = {}
-        while len(guests) < len(self.peers):
+        sessions: dict[str, PeerSession] = {}
+        while len(sessions) < len(self.peers):
             try:
-                line = self.listener.accept(timeout=GOODBYE if finished else self.waiting.left())
+                transport = self.listener.accept(
+                    timeout=GOODBYE if finished else self.waiting.left()
+                )
             except WorkersLostError:
-                _close(guests.values())
+                _close(sessions.values())
                 raise
             except SilenceError:
                 if finished:
-                    _close(guests.values())
+                    _close(sessions.values())
                     raise
-                missing = ", ".join(name for name in self.peers if name not in guests)
+                missing = ", ".join(name for name in self.peers if name not in sessions)
                 self.waiting.note(f"no connection of {missing}")
                 continue
-            guest = self._hear(line)
-            if guest is not None:
-                _close([guests[guest.hello.party]] if guest.hello.party in guests else [])
-                guests[guest.hello.party] = guest
-        return [guests[name] for name in self.peers]
+            session = self._hear(transport)
+            if session is not None:
+                _close([sessions[session.hello.party]] if session.hello.party in sessions else [])
+                sessions[session.hello.party] = session
+        return [sessions[name] for name in self.peers]
 
     def _check_number(self, connection: Connection, hello: Hello) -> None:
         """Refuse one of several parties whose number is not its own: two would begin alike.
 
-        Its own is its place among the peers, so that only the party that is wrong is refused.
+        Its own is its index among the peers, so that only the party that is wrong is refused.
         """
         own = self.peers.index(hello.party)
         if len(self.peers) > 1 and hello.number != own:
@@ -121,11 +124,11 @@ class Acceptor:
                 f"{', '.join(self.peers)}: write number = {own} into its file"
             )
 
-    def _hear(self, line: Transport) -> PeerSession | None:
+    def _hear(self, transport: Transport) -> PeerSession | None:
         """Return who has come, if it says hello and is one of those that are waited for."""
         narrow = self.plan.wire_bits == 16
         connection = Connection(
-            line, Role.LABEL, timings=self.timings, narrow=narrow, depth=self.plan.depth
+            transport, Role.LABEL, timings=self.timings, narrow=narrow, depth=self.plan.depth
         )
         try:
             hello = hear_hello(connection)
@@ -148,6 +151,6 @@ class Acceptor:
         return answer_hello(connection, hello, name=self.name, plan=self.plan, start=start)
 
 
-def _close(guests: Iterable[PeerSession]) -> None:
-    for guest in guests:
-        guest.connection.close()
+def _close(sessions: Iterable[PeerSession]) -> None:
+    for session in sessions:
+        session.connection.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tacit.errors import UsageError
-from tacit.wire.protocol._header import VERSION
+from tacit.wire.protocol.header import VERSION
 from tacit.wire.protocol.connection import Connection, RefusedError
 from tacit.wire.protocol.messages import Hello
 from tacit.wire.protocol.plan import TrainingPlan
@@ -39,9 +39,9 @@ def greet(
     problem = disagreement(hello, answer)
     if problem is not None:
         raise connection.wrong(problem)
-    if connection.line.peer not in (None, answer.party):
+    if connection.transport.peer not in (None, answer.party):
         raise connection.wrong(
-            f"{connection.line.peer} calls itself {answer.party}: names are bound to certificates"
+            f"{connection.transport.peer} calls itself {answer.party}: names are bound to certificates"
         )
     if stop_of(answer) > offer:
         raise connection.wrong(

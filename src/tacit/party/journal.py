@@ -219,8 +219,8 @@ class Journal:
 
     def evaluation(self, step: int) -> JournalEntry | None:
         """Return what was last answered to the evaluation after a step, or None."""
-        places = self._asked.get(_number(step))
-        return None if places is None else self._entry(places[-1])
+        positions = self._asked.get(_number(step))
+        return None if positions is None else self._entry(positions[-1])
 
     def allow_again(self, step: int) -> None:
         """Let a step be released once more with other content, an operator's decision.

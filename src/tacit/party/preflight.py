@@ -15,8 +15,8 @@ from tacit.party.config import PartyConfig, identity_of
 from tacit.party.greeting import greet
 from tacit.party.state_files import check_rows
 from tacit.state_dir import own_folder
-from tacit.wire.protocol._header import Limits
 from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.messages import Bye
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import Role

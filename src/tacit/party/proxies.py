@@ -53,7 +53,7 @@ class RemoteLabel(LabelEnd):
     def offer(self, embeddings: Sequence[Embedding]) -> None:
         """Send the embeddings; releases of earlier ones may still be due.
 
-        Where the line is gone, what came before its end says more: a goodbye, for one.
+        Where the transport is gone, what came before its end says more: a goodbye, for one.
         """
         (embedding,) = embeddings
         with suppress(LostError):

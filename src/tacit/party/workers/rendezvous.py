@@ -3,9 +3,9 @@
 Every time the workers come together is a round with a number of its own. Worker 0 opens a round,
 the others sign up for it, and worker 0 closes it when all have: who comes later, or was there
 before, waits for the next round. Everything that is written is sealed with the party's key, under
-names that are used in one round only: a stranger who can reach the store can disturb, but neither
-pose as a worker nor say where one is. Nothing of it is encrypted: the address must be one that only
-this party's own machines can reach.
+names that are used in one round only: another process that can reach the store can disturb, but
+neither pose as a worker nor say where one is. Nothing of it is encrypted: the address must be one
+that only this party's own machines can reach.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives import serialization
 
 from tacit.errors import LostError, UsageError
 from tacit.party.backoff import Backoff
-from tacit.wire._address import parse_address
+from tacit.wire.address import parse_address
 from tacit.wire.transport.tls import Identity
 
 _stores: Any = dist  # its stores have no types
@@ -304,7 +304,7 @@ class Rendezvous:
                 store, host = self._call()
                 number = store.get("round").decode() if store.check(["round"]) else None
                 if number is None and store.forged("round"):
-                    why = f"it has another key file, or a stranger is at {self._address}"
+                    why = f"it has another key file, or another process listens at {self._address}"
                 elif number is None:
                     pass  # worker 0 is about to open the first round
                 elif store.check([f"{number}/closed"]):

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from tacit.errors import InputError, PeerError
-from tacit.wire.protocol._header import (
+from tacit.wire.protocol.forms import FORMS, Kind, TensorBody, kind_of
+from tacit.wire.protocol.header import (
     CODES,
     DEFAULTS,
     HEADER_BYTES,
@@ -30,7 +31,6 @@ from tacit.wire.protocol._header import (
     read_header,
     require,
 )
-from tacit.wire.protocol.forms import FORMS, Kind, TensorBody, kind_of
 from tacit.wire.protocol.messages import Message
 
 Fields: TypeAlias = dict[str, Any]

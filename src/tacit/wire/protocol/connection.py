@@ -1,4 +1,4 @@
-"""A connection: messages over a line, by the rules, with signs of life in between."""
+"""A connection: messages over a transport, by the rules, with signs of life in between."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Self, TypeVar, final
 
 from tacit.errors import LostError, PeerError, SilenceError, TacitError
 from tacit.training.cut import Gradient
-from tacit.wire.protocol._header import DEFAULTS, Limits
 from tacit.wire.protocol.codec import decode, encode
 from tacit.wire.protocol.forms import Kind, kind_of
+from tacit.wire.protocol.header import DEFAULTS, Limits
 from tacit.wire.protocol.messages import (
     LONGEST_REASON,
     Bye,
@@ -72,7 +72,7 @@ class Connection:
 
     def __init__(
         self,
-        line: Transport,
+        transport: Transport,
         role: Role,
         *,
         timings: Timings,
@@ -80,7 +80,7 @@ class Connection:
         limits: Limits = DEFAULTS,
         depth: int = 1,
     ) -> None:
-        self.line = line
+        self.transport = transport
         self.timings = timings
         self._narrow = narrow
         self._limits = limits
@@ -151,7 +151,7 @@ class Connection:
     def close(self) -> None:
         """End the connection without another word."""
         self._over.set()
-        self.line.close()
+        self.transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -175,14 +175,14 @@ class Connection:
 
     @property
     def _name(self) -> str:
-        return self.line.peer or "the other party"
+        return self.transport.peer or "the other party"
 
     def _pass(self, message: Message) -> None:
         frame = encode(message, narrow=self._narrow, limits=self._limits)
         with self._state:
             self._protocol.send(message)
         self._sent = time.monotonic()
-        self.line.send(frame, timeout=self.timings.silence)
+        self.transport.send(frame, timeout=self.timings.silence)
 
     def _next(self, waited: float) -> Message:
         times, state = self.timings, self._protocol.state
@@ -191,7 +191,7 @@ class Connection:
         if waited > limit:
             raise SilenceError(f"{self._name} gave no answer for {limit:g} seconds")
         frame_by = times.greeting if state in _BEFORE_HELLO else times.silence
-        return self._heard(self.line.receive(timeout=min(frame_by, limit)))
+        return self._heard(self.transport.receive(timeout=min(frame_by, limit)))
 
     def _heard(self, frame: bytes) -> Message:
         """Return the message of a frame if it is by the rules."""
@@ -205,7 +205,7 @@ class Connection:
         """Take what has come already, without waiting; a loss shows at the next turn."""
         for _ in range(self._looks):
             try:
-                message = self._heard(self.line.receive(timeout=0))
+                message = self._heard(self.transport.receive(timeout=0))
             except LostError:
                 return
             self._stop_if_refused(message)

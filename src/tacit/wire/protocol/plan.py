@@ -1,7 +1,7 @@
 """The training plan: what both sides must have the same before they can train together.
 
 Each side makes the plan from its own configuration and sends only its digest. What one side must
-keep to itself (how gradients are protected, keys, labels) has no place here.
+keep to itself (how gradients are protected, keys, labels) does not belong here.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from reprlib import repr as shown
 from typing import Literal, final
 
 from tacit.errors import InputError
-from tacit.wire.protocol._header import VERSION
 from tacit.wire.protocol.codec import canonical, parse
+from tacit.wire.protocol.header import VERSION
 from tacit.wire.protocol.messages import check_whole
 
 PLAN_VERSION = 1

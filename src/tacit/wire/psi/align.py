@@ -21,15 +21,15 @@ import torch
 from tacit.errors import InputError, LostError, TacitError, UsageError
 from tacit.wire.protocol.connection import Connection
 from tacit.wire.protocol.messages import Align
-from tacit.wire.psi._pool import workers
 from tacit.wire.psi.ecdh import PsiSide
 from tacit.wire.psi.plaintext import hear_ids, show_ids
+from tacit.wire.psi.pool import process_pool
 from tacit.wire.psi.rounds import PeerSet, Rounds
 
 Ids = npt.NDArray[Any]
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
-_PLACES = 1 << 17  # in one message
+_PER_MESSAGE = 1 << 17  # in one message
 _NOTHING = "the tables have no id in common: compare the id columns of all"
 _FEW = 20_000  # ids for which other processes are not worth their start
 
@@ -46,7 +46,7 @@ class Alignment:
     """
 
     ids: Ids
-    order: Places
+    order: Indices
     digest: str
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Matching:
     rounds: Rounds | None = field(default_factory=Rounds)
     log: Callable[[str], None] = lambda _: None
 
-    def common(self, order: Places, digest: str) -> Alignment:
+    def common(self, order: Indices, digest: str) -> Alignment:
         """Return common examples by their rows here."""
         if not len(order):
             raise InputError(_NOTHING)
@@ -108,12 +108,12 @@ class _Round:
     rounds: Rounds
     shown: PeerSet
 
-    def rows(self, talk: Callable[[PsiSide], None], role: str) -> Places:
+    def rows(self, talk: Callable[[PsiSide], None], role: str) -> Indices:
         """Let a side of a private intersection talk to the peer; return the common rows."""
         ids = self.matching.ids
         order = np.argsort(ids, kind="stable")  # so that the same ids are shown in the same order
         with ExitStack() as stack:
-            pool = stack.enter_context(workers()) if len(ids) > _FEW else None
+            pool = stack.enter_context(process_pool()) if len(ids) > _FEW else None
             side = PsiSide(
                 role,
                 ids[order],
@@ -122,7 +122,7 @@ class _Round:
                 shown=self.shown,
             )
             talk(side)
-            rows: Places = order[side.result().rows].astype(np.int64)
+            rows: Indices = order[side.result().rows].astype(np.int64)
             return rows
 
     def settle(self, common: int) -> None:
@@ -142,16 +142,16 @@ def join_common(connection: Connection, matching: Matching) -> Alignment:
         connection.send(Align(held=held.digest))
         if connection.receive(Align).held == held.digest:
             return held
-    with connection.blamed(), matching.round_with(0) as meeting:
+    with connection.blamed(), matching.round_with(0) as current:
         if matching.private:
-            rows = meeting.rows(partial(_ask, connection), "feature")
+            rows = current.rows(partial(_ask, connection), "feature")
         else:
             rows = show_ids(connection, matching.ids)
-        meeting.settle(len(rows))
+        current.settle(len(rows))
     connection.send(Align(count=len(rows)))
     answer = connection.receive(Align)
     if answer.held is None:
-        rows = rows[_places(connection, answer.count, below=len(rows))]
+        rows = rows[_indices(connection, answer.count, below=len(rows))]
         connection.send(Align(count=len(rows)))
         answer = connection.receive(Align)
     if answer.held is None:
@@ -181,8 +181,8 @@ def find_common(
         return held
     rows = []
     for number, (connection, message) in enumerate(zip(connections, asked, strict=True)):
-        with connection.blamed(), matching.round_with(number) as meeting:
-            rows.append(_heard(connection, meeting, _anew(connection, message)))
+        with connection.blamed(), matching.round_with(number) as current:
+            rows.append(_heard(connection, current, _anew(connection, message)))
             if not len(rows[-1]):
                 raise connection.wrong(_NOTHING)
     chosen = rows[0][np.all([np.isin(rows[0], other) for other in rows], axis=0)]
@@ -213,12 +213,12 @@ def _ask(connection: Connection, side: PsiSide) -> None:
         message = side.answer(_opened(connection, connection.receive(Align)))
 
 
-def _heard(connection: Connection, meeting: _Round, first: Align) -> Places:
+def _heard(connection: Connection, current: _Round, first: Align) -> Indices:
     """Find the common ids, as the one who answers; the last count stays unanswered."""
-    matching, last = meeting.matching, first
+    matching, last = current.matching, first
     if not matching.private:
-        rows = hear_ids(connection, matching.ids, first, meeting.shown)
-        meeting.settle(len(rows))
+        rows = hear_ids(connection, matching.ids, first, current.shown)
+        current.settle(len(rows))
         return rows
 
     def answer(side: PsiSide) -> None:
@@ -227,52 +227,52 @@ def _heard(connection: Connection, meeting: _Round, first: Align) -> Places:
         while not done:
             said, done = side.answer(_opened(connection, last)), side.done
             if done:
-                meeting.settle(len(side.result()))
+                current.settle(len(side.result()))
             connection.send(Align(sealed=_sealed(said or b"")))
             last = connection.receive(Align)
 
-    rows = meeting.rows(answer, "label")
+    rows = current.rows(answer, "label")
     if last.count != len(rows):
         raise connection.wrong(f"{len(rows)} ids are common, the feature party has {last.count}")
     return rows
 
 
-def _tell(connection: Connection, shared: Places, chosen: Places, digest: str) -> None:
+def _tell(connection: Connection, shared: Indices, chosen: Indices, digest: str) -> None:
     """Tell a feature party which of the examples shared with it everyone has, and in which order.
 
     Where these are all of them, in the order that it knows, there is nothing to tell.
     """
     if not np.array_equal(shared, chosen):
         where = np.argsort(shared)
-        places = where[np.searchsorted(shared, chosen, sorter=where)].astype(np.int64)
-        connection.send(Align(count=len(places)))
-        for at in range(0, len(places), _PLACES):
+        indices = where[np.searchsorted(shared, chosen, sorter=where)].astype(np.int64)
+        connection.send(Align(count=len(indices)))
+        for at in range(0, len(indices), _PER_MESSAGE):
             connection.receive(Align)
-            piece = torch.from_numpy(places[at : at + _PLACES])
+            piece = torch.from_numpy(indices[at : at + _PER_MESSAGE])
             connection.send(Align(ids=piece))
         connection.receive(Align)
     connection.send(Align(held=digest))
 
 
-def _places(connection: Connection, count: int, *, below: int) -> Places:
+def _indices(connection: Connection, count: int, *, below: int) -> Indices:
     """Return where the examples that everyone has are among those shared with the label party."""
     if count > below:  # before anything is asked for: the peer does not decide about memory
         raise connection.wrong(f"of {below} ids in common, {count} cannot be everyone's")
-    found: list[Places] = []
+    found: list[Indices] = []
     while sum(map(len, found)) < count:
         connection.send(Align(count=below))
         message = connection.receive(Align)
         if not isinstance(message.ids, torch.Tensor):
             raise connection.wrong("the label party did not say which examples everyone has")
         found.append(message.ids.numpy())
-    places = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
-    fits = len(np.unique(places)) == len(places) == count
-    if not fits or (count and not 0 <= places.min() <= places.max() < below):
-        raise connection.wrong(f"{count} places below {below} were due, got others")
-    return places
+    indices = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    fits = len(np.unique(indices)) == len(indices) == count
+    if not fits or (count and not 0 <= indices.min() <= indices.max() < below):
+        raise connection.wrong(f"{count} indices below {below} were due, got others")
+    return indices
 
 
-def _digest(ids: Ids, chosen: Places, *, private: bool) -> str:
+def _digest(ids: Ids, chosen: Indices, *, private: bool) -> str:
     """Return the name of a matching: only those hear it who know all of its ids."""
     state = hashlib.sha256(b"tacit matching" + bytes([private]))
     for id_ in ids[chosen].tolist():

@@ -32,21 +32,21 @@ from enum import StrEnum
 from typing import final
 
 from tacit.errors import InputError, PeerError, UsageError
-from tacit.wire.psi._curve import POINT
-from tacit.wire.psi._messages import Open, Points, Reveal, Secrets, commitment, common_seed, proof
-from tacit.wire.psi._pool import Here, OwnPoints, blind_again
-from tacit.wire.psi._values import (
+from tacit.wire.psi.curve import POINT
+from tacit.wire.psi.messages import Open, Points, Reveal, Secrets, commitment, common_seed, proof
+from tacit.wire.psi.pool import InlineExecutor, OwnPoints, blind_again
+from tacit.wire.psi.rounds import PeerSet
+from tacit.wire.psi.values import (
     Ids,
-    Places,
+    Indices,
     Values,
     as_values,
-    common_places,
+    common_indices,
     first_repeat,
     hash_ids,
     shared_order,
     shuffled,
 )
-from tacit.wire.psi.rounds import PeerSet
 
 CHUNK = 8192
 """Points of each sort in one message; part of the format, both sides have the same."""
@@ -77,7 +77,7 @@ class Matched:
         peer_count: how many ids the peer has.
     """
 
-    rows: Places
+    rows: Indices
     digest: str
     own_count: int
     peer_count: int
@@ -96,7 +96,7 @@ class PsiSide:
     Args:
         role: "feature", who asks, or "label", who answers.
         ids: whole numbers or texts, each once.
-        executor: does the arithmetic; ``workers()`` for all cores, or else this thread.
+        executor: does the arithmetic; ``process_pool()`` for all cores, or else this thread.
         most: refuse sets that are larger, own or the peer's; about 400 bytes of memory per id.
         secrets: fresh ones, unless an intersection of the same ids is taken up again.
         shown: hears what the peer shows, before it is answered; raises where it must not be.
@@ -125,7 +125,7 @@ class PsiSide:
                 "split the table, or allow more on both sides"
             )
         self._role, self._peer = str(role), f"the {_OTHER[role]} party"
-        self._executor = Here() if executor is None else executor
+        self._executor = InlineExecutor() if executor is None else executor
         self._most = most
         self._shown = shown
         self._secrets = Secrets() if secrets is None else secrets
@@ -137,7 +137,7 @@ class PsiSide:
         self._others = bytearray()  # the peer's, by both secrets
         self._peer_count = 0
         self._peer_commitment = b""
-        self._places: Places = self._order[:0]  # of common ids, by the order sent
+        self._indices: Indices = self._order[:0]  # of common ids, by the order sent
         self._matched: Matched | None = None
         self._stage = _Stage.NEW if role == "feature" else _Stage.OPENING
 
@@ -205,7 +205,7 @@ class PsiSide:
             self._shown.show(theirs.own, due)
         self._others += again
         if self._role == "feature" and self._complete() and not again:
-            self._places = self._compare()
+            self._indices = self._compare()
             self._stage = _Stage.REVEALING
             return self._reveal().pack()
         return self._next_points(again)
@@ -223,8 +223,8 @@ class PsiSide:
         if not hmac.compare_digest(commitment(other, theirs.nonce), self._peer_commitment):
             raise PeerError(f"{self._peer} revealed another seed than it had committed to")
         if self._role == "label":
-            self._places = self._compare()
-        common = as_values(self._own)[self._places]
+            self._indices = self._compare()
+        common = as_values(self._own)[self._indices]
         if not hmac.compare_digest(self._proof(other), theirs.proof):
             raise PeerError(f"{self._peer} found other common ids than the {len(common)} here")
         mine = self._reveal()
@@ -239,7 +239,7 @@ class PsiSide:
         here, there = len(self._order), self._peer_count
         return len(self._own) == here * POINT and len(self._others) == there * POINT
 
-    def _compare(self) -> Places:
+    def _compare(self) -> Indices:
         """Return which own points are common, by the order sent, ascending by value."""
         own, others = as_values(self._own), as_values(self._others)
         for values, what in ((own, "sent back"), (others, "sent")):
@@ -249,7 +249,7 @@ class PsiSide:
                     f"{self._peer} {what} point {repeat[1] + 1}, the same as point "
                     f"{repeat[0] + 1}: every id may be there once"
                 )
-        return common_places(own, others)
+        return common_indices(own, others)
 
     def _reveal(self) -> Reveal:
         return Reveal(nonce=self._secrets.nonce, proof=self._proof(self._role))
@@ -258,13 +258,13 @@ class PsiSide:
         counts = len(self._order), self._peer_count
         if self._role == "label":
             counts = counts[::-1]
-        return proof(role, counts, as_values(self._own)[self._places])
+        return proof(role, counts, as_values(self._own)[self._indices])
 
     def _ordered(self, common: Values, seed: bytes) -> Matched:
         order = shared_order(common, seed)
         digest = hashlib.sha256(b"tacit psi v1 digest\x00" + seed + common[order].tobytes())
         return Matched(
-            rows=self._order[self._places[order]],
+            rows=self._order[self._indices[order]],
             digest=digest.hexdigest(),
             own_count=len(self._order),
             peer_count=self._peer_count,

@@ -19,7 +19,7 @@ from tacit.wire.protocol.messages import Align
 from tacit.wire.psi.rounds import PeerSet
 
 Ids = npt.NDArray[Any]
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 
 MOST_IDS = 50_000_000
 _NUMBERS = 1 << 17  # ids in one message
@@ -27,7 +27,7 @@ _TEXTS = 1 << 10
 _TWICE = "the feature party showed an id twice: every example has its own"
 
 
-def show_ids(connection: Connection, own: Ids) -> Places:
+def show_ids(connection: Connection, own: Ids) -> Indices:
     """Show the label party all ids; return the rows of those that it has too, ascending by id.
 
     They are shown in ascending order, so that the same ids are the same pieces.
@@ -42,7 +42,7 @@ def show_ids(connection: Connection, own: Ids) -> Places:
     return _rows(np.concatenate(found), own)
 
 
-def hear_ids(connection: Connection, own: Ids, first: Align, shown: PeerSet) -> Places:
+def hear_ids(connection: Connection, own: Ids, first: Align, shown: PeerSet) -> Indices:
     """Answer a feature party's ids with those that this party has too; return the same.
 
     What it shows is on record before it is answered. The feature party then says how many it
@@ -79,10 +79,10 @@ def _as_bytes(ids: Ids) -> bytes:
     return "\n".join(ids.tolist()).encode()
 
 
-def _rows(shared: Ids, own: Ids) -> Places:
+def _rows(shared: Ids, own: Ids) -> Indices:
     """Return where ids are in this party's table, ascending by id."""
     order = np.argsort(own, kind="stable")
-    rows: Places = order[np.searchsorted(own, np.sort(shared), sorter=order)].astype(np.int64)
+    rows: Indices = order[np.searchsorted(own, np.sort(shared), sorter=order)].astype(np.int64)
     return rows
 
 
@@ -122,6 +122,6 @@ def _is_in(ids: Ids, held: Ids) -> npt.NDArray[np.bool_]:
     """Return which ids are among the sorted ones."""
     if not len(held):
         return np.zeros(len(ids), dtype=bool)
-    places = np.minimum(np.searchsorted(held, ids), len(held) - 1)
-    same: npt.NDArray[np.bool_] = held[places] == ids
+    indices = np.minimum(np.searchsorted(held, ids), len(held) - 1)
+    same: npt.NDArray[np.bool_] = held[indices] == ids
     return same

@@ -35,7 +35,7 @@ import numpy.typing as npt
 from tacit.atomic import sync_folder
 from tacit.errors import PeerError, TacitError, UsageError
 from tacit.state_dir import open_own
-from tacit.wire.psi._messages import Secrets
+from tacit.wire.psi.messages import Secrets
 
 KEY = "matching.key"
 Record = dict[str, Any]
@@ -209,9 +209,9 @@ def open_rounds(path: Path, *, key: bytes) -> Iterator[Rounds]:
     file = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
         os.fchmod(file, 0o600)
-        place = _Lines(file, path)
-        rounds = Rounds(key=key, append=place.append)
-        for record in place.read():
+        records = _RecordLines(file, path)
+        rounds = Rounds(key=key, append=records.append)
+        for record in records.read():
             rounds.note(record)
         yield rounds
     finally:
@@ -219,7 +219,7 @@ def open_rounds(path: Path, *, key: bytes) -> Iterator[Rounds]:
 
 
 @final
-class _Lines:
+class _RecordLines:
     """The file of a record, written at its end."""
 
     def __init__(self, file: int, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""A line: one end of a connection, as small as it can be, so that anything can stand in for it.
+"""A transport: one end of a connection, with an interface so small that anything can replace it.
 
-Above a line everything is messages and rules; below it everything is sockets. Wrappers are lines
-around a line: they record what passes, slow it down or spoil it.
+Above a transport everything is messages and rules; below it everything is sockets. Wrappers are
+transports around a transport: they record what passes, slow it down or spoil it.
 """
 
 from __future__ import annotations
@@ -118,5 +118,5 @@ class BoundedQueue:
 
 
 def _again(error: TacitError) -> TacitError:
-    """Return a fresh copy: raised twice, one object would drag the first place along."""
+    """Return a fresh copy: raised twice, one object would carry the first traceback along."""
     return type(error)(*error.args)

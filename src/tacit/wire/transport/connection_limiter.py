@@ -1,8 +1,8 @@
 """The listening socket in front of gRPC: how many may wait to say who they are, and how long.
 
 gRPC limits connections by their total alone, so whoever holds that many without a word keeps the
-peer out. Here a connection that has not proven to be a peer has a place for a bounded time, bytes
-and number, in all and from one address. Where places run out, a newcomer takes that of the oldest
+peer out. Here a connection that has not proven to be a peer has a slot for a bounded time, bytes
+and number, in all and from one address. Where slots run out, a new one takes that of the oldest
 from the address that holds most, and of one that has said nothing before one that has. The peer is
 such a newcomer, so it gets in. What a peer has proven is for gRPC to say: all bytes pass through
 unread, TLS ends in gRPC, and the inner socket is in a folder that only this user can enter.
@@ -201,8 +201,8 @@ class ConnectionLimiter:
     Args:
         sockets: that listen.
         inner: the socket of gRPC; its folder also takes the names of inner connections.
-        places: of connections that have not proven to be a peer.
-        log: hears of connections that lost their place.
+        slots: for connections that have not proven to be a peer.
+        log: hears of connections that lost their slot.
     """
 
     def __init__(
@@ -210,10 +210,10 @@ class ConnectionLimiter:
         sockets: Sequence[socket.socket],
         *,
         inner: Path,
-        places: ConnectionSlots,
+        slots: ConnectionSlots,
         log: Callable[[str], None],
     ) -> None:
-        self._inner, self._places, self._log = inner, places, log
+        self._inner, self._slots, self._log = inner, slots, log
         self._relays: dict[str, Relay] = {}
         self._count = 0
         self._orders: deque[Callable[[], None]] = deque()
@@ -324,17 +324,17 @@ class ConnectionLimiter:
         now = time.monotonic()
         self._count += 1
         relay = Relay(outside, name=str(self._count), host=host, port=port, now=now)
-        relay.deadline = now + self._places.first_byte
+        relay.deadline = now + self._slots.first_byte
         self._make_room(relay.network)
         self._relays[relay.name] = relay
         self._watch(relay)
 
     def _make_room(self, network: str) -> None:
-        """End another connection that has proven nothing if there is no place for one more."""
+        """End another connection that has proven nothing if there is no slot for one more."""
         waiting = [relay for relay in self._relays.values() if not relay.admitted]
         held = Counter(relay.network for relay in waiting)
-        if held[network] < self._places.per_address:
-            if len(waiting) < self._places.most:
+        if held[network] < self._slots.per_address:
+            if len(waiting) < self._slots.most:
                 return
             network = held.most_common(1)[0][0]
         rivals = [relay for relay in waiting if relay.network == network]
@@ -375,12 +375,12 @@ class ConnectionLimiter:
             with suppress(OSError):
                 os.unlink(own)
         relay.join(inside)
-        relay.deadline = relay.came + self._places.admission
+        relay.deadline = relay.came + self._slots.admission
         return True
 
     def _watch(self, relay: Relay) -> None:
         """Watch a connection's sockets for what it needs now."""
-        wanted = relay.interests(self._places.most_bytes)
+        wanted = relay.interests(self._slots.most_bytes)
         for each in relay.known.keys() - wanted.keys():
             self._selector.unregister(each)
         for each, events in wanted.items():

@@ -1,7 +1,7 @@
-"""Lines over gRPC: one call with a stream of frames each way, under mutual TLS, never without.
+"""Transports over gRPC: one call with a stream of frames each way, under mutual TLS, never without.
 
 gRPC does TLS, flow control and keepalive; a frame is one message of raw bytes. Each end has two
-threads, one per direction, with a pipe of few frames between them and whoever uses the line: gRPC
+threads, one per direction, with a queue of few frames between them and whoever uses it: gRPC
 reads no further while nobody takes a frame, and so holds a flood back at its source.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, final
 import grpc
 
 from tacit.errors import InputError, LostError, PeerError, TacitError
-from tacit.wire.protocol._header import Limits
+from tacit.wire.protocol.header import Limits
 from tacit.wire.transport.base import FOREVER, BoundedQueue, Transport
 from tacit.wire.transport.tls import SUFFIX, Identity, check_identity, check_name
 from tacit.wire.transport.tls_diagnose import diagnose, verified_certificate
@@ -24,7 +24,7 @@ from tacit.wire.transport.tls_diagnose import diagnose, verified_certificate
 SERVICE, METHOD = "tacit.Line", "Frames"
 ACCEPTED = ("tacit-accepted", "1")
 WAITING = 2  # frames; a queue of large ones is memory that the peer decides about
-FLUSH = 2.0  # seconds for what was handed over to leave when a line is closed
+FLUSH = 2.0  # seconds for what was handed over to leave when a transport is closed
 ALIVE = 10_000  # ms between signs of life, and as many until a missing one means a lost peer
 Call: TypeAlias = Any  # gRPC ships no types
 
@@ -148,19 +148,19 @@ def dial(
     end = monotonic() + timeout
     known = verified_certificate(address, identity=identity, peer=peer, timeout=timeout)
     channel = _channel(address, identity, peer, known, limits)
-    line = GrpcTransport(peer, limits=limits, hang_up=channel.close)
-    call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(line.outgoing())
-    call.add_done_callback(lambda _: line.finish())
+    transport = GrpcTransport(peer, limits=limits, hang_up=channel.close)
+    call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(transport.outgoing())
+    call.add_done_callback(lambda _: transport.finish())
     answer: Future[TacitError | None] = Future()
-    Thread(target=_receive, args=(line, call, answer), daemon=True).start()
+    Thread(target=_receive, args=(transport, call, answer), daemon=True).start()
     try:
         problem = answer.result(max(0.0, end - monotonic()))
     except TimeoutError:
-        line.cut()
+        transport.cut()
         raise LostError(f"{peer} at {address} has not answered within {timeout:g} s") from None
     if problem is None:
-        return line
-    line.cut()
+        return transport
+    transport.cut()
     if call.code() is grpc.StatusCode.UNAVAILABLE:
         # gRPC's own words are for whoever writes it; a handshake by hand gives plain ones.
         left = max(1.0, end - monotonic())
@@ -176,7 +176,7 @@ def _channel(address: str, identity: Identity, peer: str, known: bytes, limits: 
     )
     own = [
         ("grpc.ssl_target_name_override", peer + SUFFIX),
-        ("grpc.use_local_subchannel_pool", 1),  # a new line is a new connection
+        ("grpc.use_local_subchannel_pool", 1),  # a new transport is a new connection
         ("grpc.enable_http_proxy", 0),  # the address given, not one from the environment
         ("grpc.enable_retries", 0),
         ("grpc.service_config_disable_resolution", 1),
@@ -184,16 +184,16 @@ def _channel(address: str, identity: Identity, peer: str, known: bytes, limits: 
     return grpc.secure_channel(f"dns:///{address}", credentials, options(limits) + own)
 
 
-def _receive(line: GrpcTransport, call: Call, answer: Future[TacitError | None]) -> None:
+def _receive(transport: GrpcTransport, call: Call, answer: Future[TacitError | None]) -> None:
     """Wait until the peer takes the call, then receive; runs in a thread of its own."""
-    problem: TacitError = LostError(f"{line.peer} closed the connection")
+    problem: TacitError = LostError(f"{transport.peer} closed the connection")
     try:
         if ACCEPTED in call.initial_metadata():
             answer.set_result(None)
-        line.take(call)
+        transport.take(call)
     except grpc.RpcError:
-        problem = _problem(call, line.peer)
-    line.end(problem)
+        problem = _problem(call, transport.peer)
+    transport.end(problem)
     if not answer.done():
         answer.set_result(problem)
 

@@ -1,4 +1,4 @@
-"""The listening side of lines over gRPC: who may connect, and one line each.
+"""The listening side of transports over gRPC: who may connect, and one transport each.
 
 Connections come in through a ``ConnectionLimiter``, which bounds those that have not said who they
 are, and are passed on to gRPC at a socket inside. Whoever connects is refused by TLS without a
@@ -25,8 +25,8 @@ from urllib.parse import unquote
 import grpc
 
 from tacit.errors import LostError, SilenceError, UsageError
-from tacit.wire._address import open_sockets, parse_address
-from tacit.wire.protocol._header import Limits
+from tacit.wire.address import open_sockets, parse_address
+from tacit.wire.protocol.header import Limits
 from tacit.wire.transport.base import Transport
 from tacit.wire.transport.connection_limiter import ConnectionLimiter, ConnectionSlots
 from tacit.wire.transport.grpc_client import (
@@ -108,21 +108,21 @@ def _alive(process: int) -> bool:
 
 Context: TypeAlias = Any  # gRPC ships no types
 MOST_CONNECTIONS = 512  # inside, where no more can come than the acceptor lets in
-LINES = 60  # in the log per minute: whoever connects decides how many there are
-HANDSHAKE = 5_000  # ms for a connection to become one; only then is its place free again
-PLACES = ConnectionSlots()
-IDLE = 20_000  # ms that a connection may have no line
+LOG_LINES = 60  # in the log per minute: whoever connects decides how many there are
+HANDSHAKE = 5_000  # ms for a connection to become one; only then is its slot free again
+SLOTS = ConnectionSlots()
+IDLE = 20_000  # ms that a connection may have no transport
 
 
 @final
 class Listener:
-    """Waits for the parties in `peers`, each with one line at a time.
+    """Waits for the parties in `peers`, each with one transport at a time.
 
     Args:
         address: host and port to listen at; port 0 takes a free one.
         identity: who listens.
         peers: the names of the parties that may connect.
-        limits: on the frames of every line.
+        limits: on the frames of every transport.
         log: takes one sentence per connection that comes, is replaced or refused.
     """
 
@@ -137,9 +137,9 @@ class Listener:
     ) -> None:
         check_identity(identity)
         self._peers = frozenset(map(check_name, peers))
-        self._limits, self._log = limits, LimitedLog(log, most=LINES)
-        self._lines: dict[str, GrpcTransport] = {}
-        self._connections: dict[str, str] = {}  # by which each peer's line came
+        self._limits, self._log = limits, LimitedLog(log, most=LOG_LINES)
+        self._transports: dict[str, GrpcTransport] = {}
+        self._connections: dict[str, str] = {}  # by which each peer's transport came
         self._fresh: dict[str, GrpcTransport] = {}  # not yet accepted: the newest of each peer
         self._closed = False
         self._changed = Condition()
@@ -147,7 +147,7 @@ class Listener:
         self._port: int = sockets[0].getsockname()[1]
         self._folder = socket_folder()
         inner = Path(self._folder.name, SOCKET)
-        self._acceptor = ConnectionLimiter(sockets, inner=inner, places=PLACES, log=self._log)
+        self._acceptor = ConnectionLimiter(sockets, inner=inner, slots=SLOTS, log=self._log)
         self._server = _server(self._talk, len(self._peers), limits)
         try:
             _add_port(self._server, inner, identity)
@@ -180,12 +180,12 @@ class Listener:
             return self._fresh.pop(next(iter(self._fresh)))
 
     def close(self) -> None:
-        """End all lines, letting what was handed over leave, and stop listening."""
+        """End all transports, letting what was handed over leave, and stop listening."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            lines = list(self._lines.values())
-        closers = [Thread(target=line.close, daemon=True) for line in lines]
+            transports = list(self._transports.values())
+        closers = [Thread(target=transport.close, daemon=True) for transport in transports]
         for closer in closers:
             closer.start()
         for closer in closers:
@@ -195,18 +195,20 @@ class Listener:
         self._folder.cleanup()
 
     def _may_accept(self) -> bool:
-        self._fresh = {name: line for name, line in self._fresh.items() if not line.over}
+        self._fresh = {
+            name: transport for name, transport in self._fresh.items() if not transport.over
+        }
         return bool(self._fresh) or self._closed
 
     def _talk(self, frames: Iterator[bytes], context: Context) -> Iterator[bytes]:
         """Take a call; runs in a thread of its own, which then sends what the iterator yields."""
-        line = GrpcTransport(self._name(context), limits=self._limits, hang_up=context.cancel)
-        if not context.add_callback(line.finish):
-            line.finish()
-        self._enter(line, _connection(context))
+        transport = GrpcTransport(self._name(context), limits=self._limits, hang_up=context.cancel)
+        if not context.add_callback(transport.finish):
+            transport.finish()
+        self._enter(transport, _connection(context))
         context.send_initial_metadata((ACCEPTED,))
-        Thread(target=_receive, args=(line, frames), daemon=True).start()
-        return self._outgoing(line, context)
+        Thread(target=_receive, args=(transport, frames), daemon=True).start()
+        return self._outgoing(transport, context)
 
     def _name(self, context: Context) -> str:
         """Return whose certificate TLS has checked, or refuse the call."""
@@ -225,34 +227,37 @@ class Listener:
         context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         raise AssertionError("abort has raised")
 
-    def _enter(self, line: GrpcTransport, connection: str) -> None:
-        """Make this the line of its peer: after a cut the older one may only look alive."""
+    def _enter(self, transport: GrpcTransport, connection: str) -> None:
+        """Make this the transport of its peer: after a cut the older one may only look alive."""
         self._acceptor.admit(connection)
         with self._changed:
-            old, before = self._lines.get(line.peer), self._connections.get(line.peer)
-            self._lines[line.peer] = self._fresh[line.peer] = line
-            self._connections[line.peer] = connection
+            old, before = (
+                self._transports.get(transport.peer),
+                self._connections.get(transport.peer),
+            )
+            self._transports[transport.peer] = self._fresh[transport.peer] = transport
+            self._connections[transport.peer] = connection
             self._changed.notify_all()
-        self._log(f"{line.peer} connected from {self._acceptor.origin(connection)}")
+        self._log(f"{transport.peer} connected from {self._acceptor.origin(connection)}")
         if old is not None and not old.over:
-            self._log(f"the older connection of {line.peer} ends: a newer one took its place")
-            old.end(LostError(f"a newer connection of {line.peer} took the place of this one"))
+            self._log(f"the older connection of {transport.peer} ends: a newer one replaces it")
+            old.end(LostError(f"a newer connection of {transport.peer} replaced this one"))
             Thread(target=old.close, daemon=True).start()
         if before not in (None, connection):
             self._acceptor.drop(before)
 
-    def _outgoing(self, line: GrpcTransport, context: Context) -> Iterator[bytes]:
-        yield from line.outgoing()
-        if self._lines[line.peer] is not line:
-            reason = f"a newer connection of {line.peer} took the place of this one"
+    def _outgoing(self, transport: GrpcTransport, context: Context) -> Iterator[bytes]:
+        yield from transport.outgoing()
+        if self._transports[transport.peer] is not transport:
+            reason = f"a newer connection of {transport.peer} replaced this one"
             context.abort(grpc.StatusCode.ABORTED, reason)
 
 
-def _receive(line: GrpcTransport, frames: Iterator[bytes]) -> None:
+def _receive(transport: GrpcTransport, frames: Iterator[bytes]) -> None:
     # gRPC tells the reason of an end only to the side that called.
     with suppress(grpc.RpcError):
-        line.take(frames)
-    line.end(LostError(f"{line.peer} has closed the connection or is gone"))
+        transport.take(frames)
+    transport.end(LostError(f"{transport.peer} has closed the connection or is gone"))
 
 
 def _connection(context: Context) -> str:
@@ -267,7 +272,7 @@ def _server(talk: Callable[..., Iterator[bytes]], peers: int, limits: Limits) ->
         ("grpc.server_handshake_timeout_ms", HANDSHAKE),
         ("grpc.max_connection_idle_ms", IDLE),
     ]
-    # Two lines per peer while one replaces the other, and room for calls that are being refused.
+    # Two transports per peer while one replaces the other, and room for calls to be refused.
     most = 4 * peers + 16
     server = grpc.server(_Threads(), options=options(limits) + own, maximum_concurrent_rpcs=most)
     handlers = {METHOD: grpc.stream_stream_rpc_method_handler(talk)}

@@ -1,4 +1,4 @@
-"""Two ends of a line in one process: for trials, for tests, and for a run without a network."""
+"""Two connected transports in one process: for trials, tests, and runs without a network."""
 
 from __future__ import annotations
 

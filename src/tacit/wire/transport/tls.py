@@ -2,7 +2,7 @@
 
 A party is who its certificate says: the one DNS name ``<name>.tacit`` in it, whoever signed. The
 authority made here is for trials, because whoever runs it holds every key that it hands out; in
-production each company makes its own key and has its own authority sign.
+production each party makes its own key and has its own authority sign.
 
 A directory holds ``ca.key`` (it signs: only whoever signs needs it), ``ca.pem``, and per party
 ``<name>.key`` and ``<name>.pem``: these two and ``ca.pem`` are what that party needs.
@@ -51,7 +51,7 @@ def peer_name(certificate: bytes) -> str:
 
     Only says whose it is: that the right authority signed it is for TLS to check before.
     """
-    # A PEM text inside a DER certificate must not be read in its place: the first byte decides.
+    # A PEM text inside a DER certificate must not be read instead: the first byte decides.
     der = certificate.startswith(b"0")
     pem = ssl.DER_cert_to_PEM_cert(certificate).encode() if der else certificate
     names = find_extension(read_pem(pem, "the certificate")[0], x509.SubjectAlternativeName)
@@ -157,10 +157,10 @@ def make_party(
     return _write_pair(_files(directory, name), key, draft.sign(ca_key, _SHA))
 
 
-def load_identity(place: Path | Files, *, name: str) -> Identity:
+def load_identity(source: Path | Files, *, name: str) -> Identity:
     """Read a party's files, from a directory that `make_party` filled or from where they are."""
     check_name(name)
-    files = place if isinstance(place, Files) else _files(place, name)
+    files = source if isinstance(source, Files) else _files(source, name)
     key, mode = _read(files.key)
     return Identity(name, _read(files.certificate)[0], key, _read(files.ca)[0], key_mode=mode)
 

@@ -13,7 +13,7 @@ import tempfile
 from contextlib import suppress
 
 from tacit.errors import LostError, PeerError, TacitError, UsageError
-from tacit.wire._address import resolve
+from tacit.wire.address import resolve
 from tacit.wire.transport.tls import SUFFIX, Identity, check_identity, check_name, peer_name
 
 PROTOCOL = "h2"  # what gRPC speaks inside TLS
@@ -88,12 +88,12 @@ def _connect(context: ssl.SSLContext, address: str, *, name: str, timeout: float
     the two.
     """
     problem: OSError = ConnectionRefusedError()
-    for family, place in resolve(address):
+    for family, endpoint in resolve(address):
         plain = socket.socket(family, socket.SOCK_STREAM)
         secure = context.wrap_socket(plain, server_hostname=name + SUFFIX)
         secure.settimeout(timeout)
         try:
-            secure.connect(place)
+            secure.connect(endpoint)
         except OSError as error:
             secure.close()
             if isinstance(error, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""Lines around a line: they record what passes, spoil it, or slow it down."""
+"""Transports around a transport: they record what passes, spoil it, or slow it down."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ Sink: TypeAlias = Callable[[Literal["sent", "received"], bytes], None]
 class RecordingTransport(Transport):
     """Shows a sink every frame: one that is sent before it goes, so that none goes unseen."""
 
-    def __init__(self, line: Transport, sink: Sink) -> None:
-        self._line, self._sink = line, sink
+    def __init__(self, transport: Transport, sink: Sink) -> None:
+        self._transport, self._sink = transport, sink
 
     @property
     def peer(self) -> str | None:
-        """The inner line's peer."""
-        return self._line.peer
+        """The inner transport's peer."""
+        return self._transport.peer
 
     def send(self, frame: bytes, *, timeout: float) -> None:
         """Show a frame, then send it."""
         self._sink("sent", frame)
-        self._line.send(frame, timeout=timeout)
+        self._transport.send(frame, timeout=timeout)
 
     def receive(self, *, timeout: float) -> bytes:
         """Receive a frame and show it."""
-        frame = self._line.receive(timeout=timeout)
+        frame = self._transport.receive(timeout=timeout)
         self._sink("received", frame)
         return frame
 
     def close(self) -> None:
-        """Close the inner line."""
-        self._line.close()
+        """Close the inner transport."""
+        self._transport.close()
 
 
 @final
@@ -46,7 +46,7 @@ class FaultyTransport(Transport):
     """Spoils what is sent, the same way for the same seed; what is received is left alone.
 
     Args:
-        line: the line to spoil.
+        transport: the transport to spoil.
         seed: of the faults.
         drop: probability that a frame is not sent.
         delay: seconds that a frame is late at most; each is late by a random part of it.
@@ -58,7 +58,7 @@ class FaultyTransport(Transport):
 
     def __init__(
         self,
-        line: Transport,
+        transport: Transport,
         *,
         seed: int,
         drop: float = 0.0,
@@ -80,41 +80,41 @@ class FaultyTransport(Transport):
                 raise ParameterError(f"{name} is a probability from 0 to 1, got {value}")
         if not 0 <= delay <= 60:
             raise ParameterError(f"delay is 0 to 60 seconds, got {delay}")
-        self._line, self._chances, self._delay = line, chances, delay
+        self._transport, self._chances, self._delay = transport, chances, delay
         self._random = random.Random(seed)  # noqa: S311 - faults are no secret
         self._held: list[bytes] = []
         self._closed = Event()
 
     @property
     def peer(self) -> str | None:
-        """The inner line's peer."""
-        return self._line.peer
+        """The inner transport's peer."""
+        return self._transport.peer
 
     def send(self, frame: bytes, *, timeout: float) -> None:
         """Send a frame, or what becomes of it."""
-        # All are drawn each time, so that one fault does not shift the places of the others.
+        # All are drawn each time, so that one fault does not shift the others.
         hits = {name: self._random.random() < p for name, p in self._chances.items()}
-        late, place = self._random.random() * self._delay, self._random.random()
+        late, part = self._random.random() * self._delay, self._random.random()
         self._closed.wait(min(late, timeout))
         if hits["corrupt"] and frame:
-            frame = _flip(frame, int(place * 8 * len(frame)))
+            frame = _flip(frame, int(part * 8 * len(frame)))
         if hits["truncate"]:
-            frame = frame[: int(place * len(frame))]
+            frame = frame[: int(part * len(frame))]
         held, self._held = self._held, []
         copies = [] if hits["drop"] else [frame] * (2 if hits["duplicate"] else 1)
         if hits["reorder"] and not held:
             self._held, copies = copies, []
         for copy in copies + held:
-            self._line.send(copy, timeout=timeout)
+            self._transport.send(copy, timeout=timeout)
 
     def receive(self, *, timeout: float) -> bytes:
-        """Receive from the inner line."""
-        return self._line.receive(timeout=timeout)
+        """Receive from the inner transport."""
+        return self._transport.receive(timeout=timeout)
 
     def close(self) -> None:
-        """Close the inner line; a frame that is held back is lost."""
+        """Close the inner transport; a frame that is held back is lost."""
         self._closed.set()
-        self._line.close()
+        self._transport.close()
 
 
 @final
@@ -122,40 +122,42 @@ class ThrottledTransport(Transport):
     """A slow link: each frame takes its latency and its bytes at a rate; receiving costs nothing.
 
     Args:
-        line: the line to slow down.
+        transport: the transport to slow down.
         bytes_per_second: of what is sent.
         latency: seconds, added to every frame.
     """
 
-    def __init__(self, line: Transport, *, bytes_per_second: float, latency: float = 0.0) -> None:
+    def __init__(
+        self, transport: Transport, *, bytes_per_second: float, latency: float = 0.0
+    ) -> None:
         if not bytes_per_second > 0 or not 0 <= latency < float("inf"):
             raise ParameterError(
                 f"a link has more than 0 bytes per second and 0 or more seconds "
                 f"latency, got {bytes_per_second} and {latency}"
             )
-        self._line, self._rate, self._latency = line, bytes_per_second, latency
+        self._transport, self._rate, self._latency = transport, bytes_per_second, latency
         self._closed = Event()
 
     @property
     def peer(self) -> str | None:
-        """The inner line's peer."""
-        return self._line.peer
+        """The inner transport's peer."""
+        return self._transport.peer
 
     def send(self, frame: bytes, *, timeout: float) -> None:
         """Wait as long as the link would take, then send."""
         wait = self._latency + len(frame) / self._rate
         if not self._closed.wait(min(wait, timeout)) and wait > timeout:
             raise SilenceError(f"the link takes {wait:g} s for a frame, more than {timeout:g} s")
-        self._line.send(frame, timeout=timeout)
+        self._transport.send(frame, timeout=timeout)
 
     def receive(self, *, timeout: float) -> bytes:
-        """Receive from the inner line."""
-        return self._line.receive(timeout=timeout)
+        """Receive from the inner transport."""
+        return self._transport.receive(timeout=timeout)
 
     def close(self) -> None:
-        """Close the inner line, also while a frame waits."""
+        """Close the inner transport, also while a frame waits."""
         self._closed.set()
-        self._line.close()
+        self._transport.close()
 
 
 def _flip(frame: bytes, bit: int) -> bytes:

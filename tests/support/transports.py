@@ -1,10 +1,10 @@
-"""Real certificates, real listeners and both ends of a line, for the tests of the wire."""
+"""Real certificates, real listeners and both ends of a connection, for the tests of the wire."""
 
 import ssl
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from tacit.wire.protocol._header import Limits
+from tacit.wire.protocol.header import Limits
 from tacit.wire.transport.grpc_client import dial
 from tacit.wire.transport.grpc_server import Listener
 from tacit.wire.transport.tls import load_identity, make_ca, make_party
@@ -15,17 +15,17 @@ NOW = datetime.now(UTC)
 PAST, FUTURE = NOW - timedelta(days=100), NOW + timedelta(days=100)
 
 
-def make_world(place):
+def make_world(folder):
     """Two authorities with a bank and a clinic each; the first also knows others."""
-    make_ca(place / "one", now=PAST)
-    make_ca(place / "two")
-    for name in ("bank", "clinic", "lab", "spy"):
-        make_party(place / "one", name)
+    make_ca(folder / "one", now=PAST)
+    make_ca(folder / "two")
+    for name in ("bank", "clinic", "lab", "outsider"):
+        make_party(folder / "one", name)
     for name in ("bank", "clinic"):
-        make_party(place / "two", name)
-    make_party(place / "one", "late", now=PAST)
-    make_party(place / "one", "early", now=FUTURE)
-    return place
+        make_party(folder / "two", name)
+    make_party(folder / "one", "late", now=PAST)
+    make_party(folder / "one", "early", now=FUTURE)
+    return folder
 
 
 def who(world, name, authority="one"):
@@ -67,6 +67,6 @@ def connect(
 
 @contextmanager
 def connected(world, *, limits=LIMITS):
-    """The clinic's end and the bank's end of a line over gRPC."""
-    with listening(world, limits=limits) as listener, connect(world, listener.address) as line:
-        yield line, listener.accept(timeout=PATIENCE)
+    """The clinic's end and the bank's end of a transport over gRPC."""
+    with listening(world, limits=limits) as listener, connect(world, listener.address) as transport:
+        yield transport, listener.accept(timeout=PATIENCE)

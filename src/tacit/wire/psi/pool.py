@@ -16,8 +16,8 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import ParamSpec, TypeVar, final
 
 from tacit.errors import ParameterError
-from tacit.wire.psi._curve import POINT, blind_ids, blind_points
-from tacit.wire.psi._values import Values
+from tacit.wire.psi.curve import POINT, blind_ids, blind_points
+from tacit.wire.psi.values import Values
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +27,7 @@ _PIECE = 256 * POINT
 
 
 @final
-class Here(Executor):
+class InlineExecutor(Executor):
     """Runs each task at once, in the thread that asks: for few ids, and for tests."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -40,10 +40,10 @@ class Here(Executor):
         return future
 
 
-def workers(count: int | None = None) -> Executor:
+def process_pool(count: int | None = None) -> Executor:
     """Return processes that share the work, one per core that this process may use.
 
-    Close them when the intersection is done: ``with workers() as pool: ...``.
+    Close them when the intersection is done: ``with process_pool() as pool: ...``.
     """
     if count is None:
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

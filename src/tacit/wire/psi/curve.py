@@ -61,13 +61,13 @@ def blind_ids(scalar: bytes, hashes: bytes) -> bytes:
 
 
 def blind_points(scalar: bytes, points: bytes, first: int) -> bytes:
-    """Return a peer's points times a secret; ``first`` is the place of the first, from 0."""
+    """Return a peer's points times a secret; ``first`` is the position of the first, from 0."""
     point, blinded = ffi.new("secp256k1_pubkey *"), ffi.new("unsigned char[]", len(points))
     for at in range(0, len(points), POINT):
         x = points[at : at + POINT]
         if not _parse(x, point):
-            place = first + at // POINT + 1
-            raise PeerError(f"point {place} must be on the curve secp256k1, got {x.hex()}")
+            position = first + at // POINT + 1
+            raise PeerError(f"point {position} must be on the curve secp256k1, got {x.hex()}")
         _multiply(blinded + at, point, scalar)
     return bytes(ffi.buffer(blinded))
 

@@ -38,7 +38,7 @@ def resolve(address: str) -> list[SocketAddress]:
         raise UsageError(f"the host {host} is unknown: check the address {address}") from None
     except UnicodeError:
         raise UsageError(f"the host {host} is no host name: check the address {address}") from None
-    return [(family, (place[0], place[1])) for family, _, _, _, place in found]  # type: ignore[misc]
+    return [(family, (at[0], at[1])) for family, _, _, _, at in found]  # type: ignore[misc]
 
 
 def open_sockets(address: str) -> list[socket.socket]:
@@ -46,9 +46,9 @@ def open_sockets(address: str) -> list[socket.socket]:
     opened: list[socket.socket] = []
     problem: OSError | None = None
     for family, (host, port) in resolve(address):
-        place = (host, opened[0].getsockname()[1] if opened else port)
+        endpoint = (host, opened[0].getsockname()[1] if opened else port)
         try:
-            opened.append(_listening(family, place))
+            opened.append(_listening(family, endpoint))
         except OSError as error:
             if problem is None or problem.errno == errno.EADDRNOTAVAIL:
                 problem = error
@@ -67,11 +67,11 @@ def open_sockets(address: str) -> list[socket.socket]:
     )
 
 
-def _listening(family: socket.AddressFamily, place: tuple[str, int]) -> socket.socket:
+def _listening(family: socket.AddressFamily, endpoint: tuple[str, int]) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(place)
+        made.bind(endpoint)
         made.listen(socket.SOMAXCONN)
     except OSError:
         made.close()

@@ -5,7 +5,7 @@ import ssl
 import threading
 from contextlib import contextmanager, suppress
 
-from lines import PATIENCE
+from transports import PATIENCE
 
 ELSEWHERE, HERE = "127.0.0.2", "127.0.0.1"
 
@@ -19,15 +19,15 @@ def hello_of(context):
     return outgoing.read()
 
 
-def echo(line, other, count=3):
+def echo(transport, other, count=3):
     for n in range(count):
-        line.send(b"%d" % n, timeout=PATIENCE)
+        transport.send(b"%d" % n, timeout=PATIENCE)
         assert other.receive(timeout=PATIENCE) == b"%d" % n
         other.send(b"%d!" % n, timeout=PATIENCE)
-        assert line.receive(timeout=PATIENCE) == b"%d!" % n
+        assert transport.receive(timeout=PATIENCE) == b"%d!" % n
 
 
-def knock(port, *, source=ELSEWHERE, said=b""):
+def open_connection(port, *, source=ELSEWHERE, said=b""):
     """Open a connection from an address of this machine, and say this much."""
     made = socket.socket()
     made.settimeout(PATIENCE)
@@ -50,7 +50,7 @@ def returning(port, *, source, said=b"", threads=4):
         held = []
         while not stop.wait(0.002):
             with suppress(OSError):
-                held.append(knock(port, source=source, said=said))
+                held.append(open_connection(port, source=source, said=said))
                 count[0] += 1
             if len(held) > 100:
                 held.pop(0).close()

@@ -19,8 +19,8 @@ from secrets import token_bytes
 from typing import final
 
 from tacit.errors import PeerError
-from tacit.wire.psi._curve import ORDER, POINT, fresh_scalar
-from tacit.wire.psi._values import Values
+from tacit.wire.psi.curve import ORDER, POINT, fresh_scalar
+from tacit.wire.psi.values import Values
 
 VERSION = 2
 _HEAD = struct.Struct(">BB")

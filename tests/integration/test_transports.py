@@ -1,4 +1,4 @@
-"""What every line must do, whatever carries it, and what the wrappers add."""
+"""What every transport must do, whatever carries it, and what the wrappers add."""
 
 import threading
 import time
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from lines import PATIENCE, connected, make_world
 from tacit.errors import LostError, ParameterError, SilenceError
 from tacit.wire.transport import wrappers
 from tacit.wire.transport.memory import memory_transports
 from tacit.wire.transport.wrappers import FaultyTransport, RecordingTransport, ThrottledTransport
+from transports import PATIENCE, connected, make_world
 
 FRAMES = [b"one", b"", bytes(range(256)) * 4096, b"four"]
 
@@ -22,7 +22,7 @@ def world(tmp_path_factory):
 
 
 @contextmanager
-def in_memory(_world, wrap=lambda line: line):
+def in_memory(_world, wrap=lambda transport: transport):
     left, right = memory_transports()
     with wrap(left) as first, wrap(right) as second:
         yield first, second
@@ -31,10 +31,14 @@ def in_memory(_world, wrap=lambda line: line):
 KINDS = {
     "memory": in_memory,
     "grpc": connected,
-    "recording": lambda w: in_memory(w, lambda line: RecordingTransport(line, lambda *_: None)),
-    "faulty": lambda w: in_memory(w, lambda line: FaultyTransport(line, seed=1, delay=0.001)),
+    "recording": lambda w: in_memory(
+        w, lambda transport: RecordingTransport(transport, lambda *_: None)
+    ),
+    "faulty": lambda w: in_memory(
+        w, lambda transport: FaultyTransport(transport, seed=1, delay=0.001)
+    ),
     "throttled": lambda w: in_memory(
-        w, lambda line: ThrottledTransport(line, bytes_per_second=1e9)
+        w, lambda transport: ThrottledTransport(transport, bytes_per_second=1e9)
     ),
 }
 
@@ -45,12 +49,12 @@ def ends(request, world):
         yield pair
 
 
-def take(line):
-    return line.receive(timeout=PATIENCE)
+def take(transport):
+    return transport.receive(timeout=PATIENCE)
 
 
-def give(line, frame):
-    line.send(frame, timeout=PATIENCE)
+def give(transport, frame):
+    transport.send(frame, timeout=PATIENCE)
 
 
 def test_frames_arrive_whole_and_in_order_both_ways(ends):
@@ -65,10 +69,13 @@ def test_frames_arrive_whole_and_in_order_both_ways(ends):
 def test_both_directions_may_be_used_at_once(ends):
     with ThreadPoolExecutor(4) as pool:
         sent = [
-            pool.submit(lambda line=line: [give(line, b"%d" % n) for n in range(50)])
-            for line in ends
+            pool.submit(lambda transport=transport: [give(transport, b"%d" % n) for n in range(50)])
+            for transport in ends
         ]
-        got = [pool.submit(lambda line=line: [take(line) for _ in range(50)]) for line in ends]
+        got = [
+            pool.submit(lambda transport=transport: [take(transport) for _ in range(50)])
+            for transport in ends
+        ]
         assert all(f.result(PATIENCE) == [b"%d" % n for n in range(50)] for f in got)
         assert all(f.result(PATIENCE) for f in sent)
 
@@ -81,7 +88,7 @@ def test_silence_is_told_in_time_and_loses_nothing(ends):
     assert take(right) == b"late"
 
 
-def test_what_was_handed_over_before_a_close_arrives_and_then_the_line_is_lost(ends):
+def test_what_was_handed_over_before_a_close_arrives_and_then_the_transport_is_lost(ends):
     left, right = ends
     give(left, b"first")
     give(left, b"bye")
@@ -117,11 +124,11 @@ def test_whoever_waits_is_woken_when_the_other_end_closes(ends):
             waiting.result(PATIENCE)
 
 
-def flood(line):
+def flood(transport):
     """Send until nobody takes any more; return how many frames were taken."""
     for n in range(64):
         try:
-            line.send(b"%02d" % n * 2**19, timeout=0.5)
+            transport.send(b"%02d" % n * 2**19, timeout=0.5)
         except SilenceError:
             return n
     return 64
@@ -149,19 +156,19 @@ def test_nobody_vouches_for_a_name_in_memory_and_tls_does_over_grpc(world):
 def test_a_recording_shows_what_passes_in_order():
     left, right = memory_transports()
     seen = []
-    line = RecordingTransport(left, lambda *shown: seen.append(shown))
-    line.send(b"a", timeout=1)
+    transport = RecordingTransport(left, lambda *shown: seen.append(shown))
+    transport.send(b"a", timeout=1)
     right.send(b"b", timeout=1)
-    assert line.receive(timeout=1) == b"b"
+    assert transport.receive(timeout=1) == b"b"
     assert seen == [("sent", b"a"), ("received", b"b")]
 
 
 def spoilt(count=60, *, seed=7, **faults):
     """What arrives of so many frames."""
     left, right = memory_transports(waiting=4 * count)
-    with FaultyTransport(left, seed=seed, **faults) as line:
+    with FaultyTransport(left, seed=seed, **faults) as transport:
         for n in range(count):
-            line.send(b"%03d" % n, timeout=1)
+            transport.send(b"%03d" % n, timeout=1)
     got = []
     try:
         while True:
@@ -212,15 +219,15 @@ def test_a_frame_is_late_by_no_more_than_was_asked_for(monkeypatch):
     assert all(0 < wait <= 0.02 for wait in waits)
 
 
-def test_a_throttled_line_takes_the_time_of_its_link():
+def test_a_throttled_transport_takes_the_time_of_its_link():
     left, right = memory_transports()
-    line = ThrottledTransport(left, bytes_per_second=10_000, latency=0.02)
+    transport = ThrottledTransport(left, bytes_per_second=10_000, latency=0.02)
     start = time.monotonic()
-    line.send(bytes(1000), timeout=5)
+    transport.send(bytes(1000), timeout=5)
     assert time.monotonic() - start >= 0.12
     assert len(right.receive(timeout=1)) == 1000
     with pytest.raises(SilenceError, match=r"100\.02 s"):
-        line.send(bytes(10**6), timeout=0.05)
+        transport.send(bytes(10**6), timeout=0.05)
 
 
 @pytest.mark.parametrize("faults", [{"drop": 1.5}, {"corrupt": -0.1}, {"delay": -1}])

@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from lines import LIMITS, PATIENCE, connect, connected, listening, make_world, tls, who
 from tacit.errors import InputError, LostError, PeerError, SilenceError, UsageError
-from tacit.wire.protocol._header import Limits
+from tacit.wire.protocol.header import Limits
 from tacit.wire.transport.grpc_client import dial
 from tacit.wire.transport.grpc_server import Listener
+from transports import LIMITS, PATIENCE, connect, connected, listening, make_world, tls, who
 
 HERE = ("127.0.0.1", 0)
 
@@ -22,31 +22,31 @@ def world(tmp_path_factory):
     return make_world(tmp_path_factory.mktemp("keys"))
 
 
-def take(line):
-    return line.receive(timeout=PATIENCE)
+def take(transport):
+    return transport.receive(timeout=PATIENCE)
 
 
-def lost(line):
-    """Return why a line is lost, and that it is not merely silent."""
+def lost(transport):
+    """Return why a transport is lost, and that it is not merely silent."""
     with pytest.raises(LostError) as caught:
-        line.receive(timeout=PATIENCE)
+        transport.receive(timeout=PATIENCE)
     assert not isinstance(caught.value, SilenceError)
     return str(caught.value)
 
 
-def rounds(line, other, count=3):
+def rounds(transport, other, count=3):
     for n in range(count):
-        line.send(b"%d" % n, timeout=PATIENCE)
+        transport.send(b"%d" % n, timeout=PATIENCE)
         assert take(other) == b"%d" % n
 
 
 def test_two_parties_know_each_other_by_their_certificates(world):
     log = []
-    with listening(world, log=log) as listener, connect(world, listener.address) as line:
+    with listening(world, log=log) as listener, connect(world, listener.address) as transport:
         other = listener.accept(timeout=PATIENCE)
-        assert (line.peer, other.peer) == ("bank", "clinic")
-        rounds(line, other)
-        rounds(other, line)
+        assert (transport.peer, other.peer) == ("bank", "clinic")
+        rounds(transport, other)
+        rounds(other, transport)
         assert listener.address == f"127.0.0.1:{listener.port}"
     assert [entry.partition(" from ")[0] for entry in log] == ["clinic connected"]
 
@@ -83,9 +83,9 @@ def test_a_server_of_another_name_is_refused(world):
 def test_a_party_that_is_not_a_peer_is_refused_with_a_reason_on_both_sides(world):
     log = []
     with listening(world, log=log) as listener:
-        with pytest.raises(PeerError, match="party spy is not one of the peers"):
-            connect(world, listener.address, "spy")
-        assert "party spy is not one of the peers" in log[0]
+        with pytest.raises(PeerError, match="party outsider is not one of the peers"):
+            connect(world, listener.address, "outsider")
+        assert "party outsider is not one of the peers" in log[0]
         assert "127.0.0.1:" in log[0]
         with pytest.raises(SilenceError):
             listener.accept(timeout=0.05)
@@ -100,8 +100,8 @@ def test_tls_refuses_a_certificate_that_is_missing_expired_early_or_foreign(worl
         context = tls(world, name, authority=authority)
         with plain, context.wrap_socket(plain, server_hostname="bank.tacit") as secure:
             assert secure.recv(1) == b""
-        with connect(world, listener.address) as line:
-            rounds(line, listener.accept(timeout=PATIENCE))
+        with connect(world, listener.address) as transport:
+            rounds(transport, listener.accept(timeout=PATIENCE))
 
 
 def test_an_identity_that_cannot_serve_is_refused_before_anything_starts(world):
@@ -114,18 +114,18 @@ def test_an_identity_that_cannot_serve_is_refused_before_anything_starts(world):
 
 def test_a_frame_over_the_limit_is_not_sent_and_not_taken(world):
     small = Limits(max_bytes=1000)
-    with listening(world, limits=small) as listener, connect(world, listener.address) as line:
+    with listening(world, limits=small) as listener, connect(world, listener.address) as transport:
         other = listener.accept(timeout=PATIENCE)
         with pytest.raises(InputError, match="at most 1000 bytes, got 1001"):
             other.send(bytes(1001), timeout=1)
-        line.send(bytes(1001), timeout=1)
+        transport.send(bytes(1001), timeout=1)
         assert "clinic" in lost(other)
         with pytest.raises(PeerError, match="too large"):
-            take(line)
-    with listening(world) as listener, connect(world, listener.address, limits=small) as line:
+            take(transport)
+    with listening(world) as listener, connect(world, listener.address, limits=small) as transport:
         listener.accept(timeout=PATIENCE).send(bytes(1001), timeout=1)
         with pytest.raises(PeerError, match="too large"):
-            take(line)
+            take(transport)
 
 
 @pytest.mark.parametrize(
@@ -176,31 +176,31 @@ def test_a_newer_connection_of_the_same_party_replaces_the_older_one(world):
 
 def test_of_connections_that_nobody_accepted_the_newest_is_handed_out(world):
     with listening(world) as listener, ExitStack() as stack:
-        lines = [stack.enter_context(connect(world, listener.address)) for _ in range(3)]
-        rounds(lines[-1], listener.accept(timeout=PATIENCE))
+        opened = [stack.enter_context(connect(world, listener.address)) for _ in range(3)]
+        rounds(opened[-1], listener.accept(timeout=PATIENCE))
         with pytest.raises(SilenceError):
             listener.accept(timeout=0.05)
 
 
 def test_a_flood_is_held_back_at_its_source(world):
-    with connected(world) as (line, other):
+    with connected(world) as (transport, other):
         frame, taken = bytes(LIMITS.max_bytes), 0
         with suppress(SilenceError):
             while taken < 100:
-                line.send(frame, timeout=0.5)
+                transport.send(frame, timeout=0.5)
                 taken += 1
         assert taken <= 24  # two pipes of two, what the threads hold, the windows and buffers
         assert take(other) == frame
 
 
 @contextmanager
-def talking(line, other):
+def talking(transport, other):
     """Round trips in the background; yields a way to wait for more of them."""
     count, stop, more = [0], threading.Event(), threading.Condition()
 
     def talk():
         while not stop.is_set():
-            rounds(line, other, 1)
+            rounds(transport, other, 1)
             with more:
                 count[0] += 1
                 more.notify_all()
@@ -208,7 +208,9 @@ def talking(line, other):
     def await_more(least=20):
         with more:
             wanted = count[0] + least
-            assert more.wait_for(lambda: count[0] >= wanted, PATIENCE), "the honest line stalled"
+            assert more.wait_for(lambda: count[0] >= wanted, PATIENCE), (
+                "the honest transport stalled"
+            )
 
     thread = threading.Thread(target=talk)
     thread.start()
@@ -227,7 +229,7 @@ def open_silent(world, address):
 def open_tls(world, address):
     plain = open_silent(world, address)
     try:
-        return tls(world, "spy").wrap_socket(plain, server_hostname="bank.tacit")
+        return tls(world, "outsider").wrap_socket(plain, server_hostname="bank.tacit")
     except OSError:  # it had to make room for another
         plain.close()
         return plain
@@ -238,10 +240,10 @@ def open_call(world, address):
 
 
 @pytest.mark.parametrize("open_one", [open_silent, open_tls, open_call])
-def test_a_hundred_connections_do_not_disturb_the_honest_line(world, open_one):
+def test_a_hundred_connections_do_not_disturb_the_honest_peer(world, open_one):
     with listening(world, peers=("clinic", "lab")) as listener, ExitStack() as stack:
-        line = stack.enter_context(connect(world, listener.address))
-        with talking(line, listener.accept(timeout=PATIENCE)) as await_more:
+        transport = stack.enter_context(connect(world, listener.address))
+        with talking(transport, listener.accept(timeout=PATIENCE)) as await_more:
             with ThreadPoolExecutor(8) as pool:
                 many = list(pool.map(partial(open_one, world), [listener.address] * 100))
             await_more()

@@ -15,7 +15,7 @@ from tacit.errors import InputError
 
 Values: TypeAlias = npt.NDArray[np.uint8]
 """[N, 32]."""
-Places: TypeAlias = npt.NDArray[np.int64]
+Indices: TypeAlias = npt.NDArray[np.int64]
 
 _WIDTH = 32
 
@@ -36,7 +36,7 @@ def first_repeat(values: Values) -> tuple[int, int] | None:
     return int(earlier[at]), int(later[at])
 
 
-def common_places(own: Values, others: Values) -> Places:
+def common_indices(own: Values, others: Values) -> Indices:
     """Return where the common values are in ``own``, ascending by value; no side repeats one."""
     both = np.concatenate([own, others])
     order = _ascending(both)
@@ -44,7 +44,7 @@ def common_places(own: Values, others: Values) -> Places:
     return order[:-1][_equals_next(both, order)]
 
 
-def shared_order(values: Values, seed: bytes) -> Places:
+def shared_order(values: Values, seed: bytes) -> Indices:
     """Return an order that whoever knows the seed and the values, in any order, finds alike."""
     start = hashlib.sha256(b"tacit psi v1 order\x00" + seed)
     keys = bytearray()
@@ -55,17 +55,17 @@ def shared_order(values: Values, seed: bytes) -> Places:
     return _ascending(as_values(keys))
 
 
-def shuffled(count: int, key: bytes) -> Places:
+def shuffled(count: int, key: bytes) -> Indices:
     """Return the numbers below ``count`` in an order that only the key's holder knows.
 
     Sorting by 64 random bits each: for a million, two are equal in one of 37 million cases.
     """
     stream = hashlib.shake_256(b"tacit psi v1 shuffle\x00" + key).digest(8 * count)
-    order: Places = np.argsort(np.frombuffer(stream, dtype="<u8"), kind="stable").astype(np.int64)
+    order: Indices = np.argsort(np.frombuffer(stream, dtype="<u8"), kind="stable").astype(np.int64)
     return order
 
 
-def _ascending(values: Values) -> Places:
+def _ascending(values: Values) -> Indices:
     """Return the order of values as big-endian numbers; equal ones keep theirs."""
     # numpy's own text type would ignore zeros at the end. Of honest values the first quarter
     # decides, which is ten times as fast; a peer that makes quarters alike is sorted in full.
@@ -79,7 +79,7 @@ def _ascending(values: Values) -> Places:
     return np.lexsort(columns).astype(np.int64)
 
 
-def _equals_next(values: Values, order: Places) -> npt.NDArray[np.bool_]:
+def _equals_next(values: Values, order: Indices) -> npt.NDArray[np.bool_]:
     words = np.ascontiguousarray(values).view(np.uint64)[order]
     same: npt.NDArray[np.bool_] = (words[1:] == words[:-1]).all(axis=1)
     return same
