@@ -6,16 +6,18 @@ returns a :class:`Learned` whose check has not seen the check rows, so learners 
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from tacit.attack.spectral import _coordinates
 from tacit.errors import InputError
@@ -195,98 +197,79 @@ def learn_mlp(lesson: LabelledRows, rng: torch.Generator) -> Learned:
     if not lesson.features.shape[1]:
         return learn_quadratic(lesson, rng)
     _, start = tuned(lesson)
-    network = _Network(lesson.features.shape[1], lesson.count, rng)
-    if lesson.check.any():
-        _stop_early(network, lesson, start)
-    else:
-        rows = _Given.of(lesson.features, start)
-        for _ in range(_UNCHECKED_EPOCHS):
-            network.epoch(rows, torch.from_numpy(lesson.classes))
+    net = _two_hidden_layers(lesson.features.shape[1], lesson.count, rng)
 
     def logits(rows: Floats) -> Floats:
-        found: Floats = network(_Given.of(rows, start)).numpy()
+        with torch.no_grad():
+            found: Floats = start(rows) + net(torch.from_numpy(rows)).numpy()
         return found
 
+    fit = ~lesson.check
+    features, classes = lesson.features[fit], lesson.classes[fit]
+    rows = TensorDataset(*map(torch.from_numpy, (features, start(features), classes)))
+    optimiser = torch.optim.AdamW(net.parameters(), lr=_RATE, weight_decay=_DECAY, fused=True)
+    if lesson.check.any():
+        _train_until_best(net, optimiser, rows, lesson, logits, rng)
+    else:
+        for _ in range(_UNCHECKED_EPOCHS):
+            _train_epoch(net, optimiser, rows, rng)
     return Learned(checked=logits(lesson.features[lesson.check]), logits=logits)
 
 
-def _stop_early(network: _Network, lesson: LabelledRows, start: Callable[[Floats], Floats]) -> None:
-    """Train until the loss on the rows kept back has not fallen for a while, and go back there."""
-    rows, spare = (_Given.of(lesson.features[m], start) for m in (~lesson.check, lesson.check))
-    classes, truth = torch.from_numpy(lesson.classes[~lesson.check]), lesson.classes[lesson.check]
-    best, since, kept = cross_entropy(network(spare).numpy(), truth), 0, network.copied()
-    for _ in range(_EPOCHS):
-        network.epoch(rows, classes)
-        loss = cross_entropy(network(spare).numpy(), truth)
-        since += 1
-        if loss < best - _WORTHWHILE:
-            best, since, kept = loss, 0, network.copied()
-        if since == _PATIENCE:
-            break
-    network.restore(kept)
-
-
-@final
-class _Given(NamedTuple):
-    """Rows for a network: their features, and the logits that it adds its own to."""
-
-    features: Tensor
-    logits: Tensor
-
-    @classmethod
-    def of(cls, features: Floats, start: Callable[[Floats], Floats]) -> _Given:
-        return cls(torch.from_numpy(features), torch.from_numpy(start(features)))
-
-
-@final
-class _Network:
-    """Two hidden layers and an optimiser, drawn from a generator of its own; at first it says 0.
+def _two_hidden_layers(inputs: int, outputs: int, rng: torch.Generator) -> nn.Sequential:
+    """Return a network that says 0 at first, its weights drawn from ``rng`` alone.
 
     In ``float64``: rounding grows with every step, and scores must not depend on the order of rows
     or on their unit.
     """
-
-    def __init__(self, inputs: int, outputs: int, rng: torch.Generator) -> None:
-        self._rng = rng
-        self._weights: list[Tensor] = []
-        for fan, width in ((inputs, _HIDDEN), (_HIDDEN, _HIDDEN), (_HIDDEN, outputs)):
-            drawn = torch.randn(fan, width, generator=rng, dtype=torch.float64)
-            self._weights += [drawn * (_GAIN / max(1, fan)) ** 0.5, torch.zeros(width).double()]
-        self._weights[-2].zero_()
-        for weight in self._weights:
-            weight.requires_grad_()
-        self._optimiser = torch.optim.AdamW(self._weights, lr=_RATE, weight_decay=_DECAY)
-
-    def __call__(self, rows: _Given) -> Tensor:
+    layers: list[nn.Module] = []
+    for fan, width in ((inputs, _HIDDEN), (_HIDDEN, _HIDDEN), (_HIDDEN, outputs)):
+        # On "meta", the layer's own start draws nothing from torch's global generator.
+        linear = nn.Linear(fan, width, device="meta", dtype=torch.float64).to_empty(device="cpu")
+        drawn = torch.randn(fan, width, generator=rng, dtype=torch.float64)
         with torch.no_grad():
-            return self._forward(rows)
+            linear.weight.copy_(drawn.T * (_GAIN / fan) ** 0.5)
+            linear.bias.zero_()
+        layers += [linear, nn.ReLU()]
+    with torch.no_grad():
+        linear.weight.zero_()
+    return nn.Sequential(*layers[:-1])
 
-    def epoch(self, rows: _Given, classes: Tensor) -> None:
-        """Take one step for each batch of the rows, in a new order."""
-        order = torch.randperm(len(classes), generator=self._rng)
-        for batch in torch.split(order, max(1, min(_BATCH, len(order) // 4))):
-            with torch.enable_grad():
-                found = self._forward(_Given(rows.features[batch], rows.logits[batch]))
-                loss = functional.cross_entropy(found, classes[batch])
-                self._optimiser.zero_grad()
-                torch.autograd.backward(loss)
-            self._optimiser.step()
 
-    def copied(self) -> list[Tensor]:
-        """Return a copy of the weights."""
-        return [weight.detach().clone() for weight in self._weights]
+def _train_epoch(
+    net: nn.Sequential, optimiser: torch.optim.Optimizer, rows: TensorDataset, rng: torch.Generator
+) -> None:
+    """Take one step for each batch of the rows, in a new order."""
+    order = torch.randperm(len(rows), generator=rng)
+    for batch in torch.split(order, max(1, min(_BATCH, len(order) // 4))):
+        features, start, classes = rows[batch]
+        with torch.enable_grad():
+            loss = functional.cross_entropy(start + net(features), classes)
+        optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        optimiser.step()
 
-    def restore(self, weights: list[Tensor]) -> None:
-        """Go back to copied weights."""
-        with torch.no_grad():
-            for weight, kept in zip(self._weights, weights, strict=True):
-                weight.copy_(kept)
 
-    def _forward(self, rows: _Given) -> Tensor:
-        first, bias_1, second, bias_2, last, bias_3 = self._weights
-        hidden = torch.relu(torch.addmm(bias_1, rows.features, first))
-        hidden = torch.relu(torch.addmm(bias_2, hidden, second))
-        return rows.logits + torch.addmm(bias_3, hidden, last)
+def _train_until_best(
+    net: nn.Sequential,
+    optimiser: torch.optim.Optimizer,
+    rows: TensorDataset,
+    lesson: LabelledRows,
+    logits: Callable[[Floats], Floats],
+    rng: torch.Generator,
+) -> None:
+    """Train until the loss on the rows kept back has not fallen for a while, and go back there."""
+    spare, truth = lesson.features[lesson.check], lesson.classes[lesson.check]
+    best, since, kept = cross_entropy(logits(spare), truth), 0, copy.deepcopy(net.state_dict())
+    for _ in range(_EPOCHS):
+        _train_epoch(net, optimiser, rows, rng)
+        loss = cross_entropy(logits(spare), truth)
+        since += 1
+        if loss < best - _WORTHWHILE:
+            best, since, kept = loss, 0, copy.deepcopy(net.state_dict())
+        if since == _PATIENCE:
+            break
+    net.load_state_dict(kept)
 
 
 _DIRECTIONS = 1024  # coordinates at most: time grows with them

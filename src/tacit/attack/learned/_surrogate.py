@@ -13,7 +13,7 @@ from typing import Final, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _DIRECTIONS: Final = 48  # of the gradients, and as many of what is left of the embeddings
 _BASIS_ROWS: Final = 1500  # that decide on the directions where there are more columns than rows
@@ -126,46 +126,41 @@ def _principal(rows: Tensor) -> Tensor:
     return found
 
 
-@final
-class Surrogate:
-    """Fully connected layers, drawn from a generator."""
+def fully_connected(widths: list[int], rng: torch.Generator, *, lift: float = 0.0) -> nn.Sequential:
+    """Return linear layers of these widths with ReLU between them.
 
-    def __init__(self, widths: list[int], rng: torch.Generator, *, lift: float = 0.0) -> None:
-        self.weights: list[Tensor] = []
-        self.biases: list[Tensor] = []
-        for fan, width in itertools.pairwise(widths):
-            for part, shape in ((self.weights, (fan, width)), (self.biases, (width,))):
-                drawn = (2 * torch.rand(*shape, generator=rng) - 1) / fan**0.5
-                part.append(drawn)
-        for bias in self.biases[:-1]:
-            bias.add_(lift)
-        for value in self.parameters:
-            value.requires_grad_()
+    Weights and biases are uniform in ``+-1 / sqrt(inputs)`` and drawn from ``rng`` alone. ``lift``
+    is added to the hidden biases.
+    """
+    layers: list[nn.Module] = []
+    for fan, width in itertools.pairwise(widths):
+        # On "meta", the layer's own start draws nothing from torch's global generator.
+        linear = nn.Linear(fan, width, device="meta").to_empty(device="cpu")
+        hidden = len(layers) // 2 < len(widths) - 2
+        with torch.no_grad():
+            linear.weight.copy_((2 * torch.rand(fan, width, generator=rng) - 1).T / fan**0.5)
+            linear.bias.copy_((2 * torch.rand(width, generator=rng) - 1) / fan**0.5)
+            linear.bias.add_(lift if hidden else 0.0)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
-    def double(self) -> Surrogate:
-        """Return a copy in ``float64``, detached."""
-        found = Surrogate([], torch.Generator())
-        found.weights = [weight.detach().double() for weight in self.weights]
-        found.biases = [bias.detach().double() for bias in self.biases]
-        return found
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """Every weight and bias."""
-        return [*self.weights, *self.biases]
-
-    def forward(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return logits ``[B, classes]`` and which hidden units are on."""
-        masks: list[Tensor] = []
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            rows = torch.addmm(bias, rows, weight)
+def logits_and_masks(net: nn.Sequential, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return the logits ``[B, classes]``, and for each hidden layer which units are on."""
+    masks: list[Tensor] = []
+    for layer in net:
+        if isinstance(layer, nn.ReLU):
             masks.append((rows > 0).to(rows.dtype))
             rows = rows * masks[-1]
-        return torch.addmm(self.biases[-1], rows, self.weights[-1]), masks
+        else:
+            rows = layer(rows)
+    return rows, masks
 
-    def backward(self, residual: Tensor, masks: list[Tensor]) -> Tensor:
-        """Return the loss gradient at the input for ``residual = p - y``, differentiably."""
-        found = residual @ self.weights[-1].T
-        for weight, mask in zip(self.weights[-2::-1], reversed(masks), strict=True):
-            found = (found * mask) @ weight.T
-        return found
+
+def input_gradient(net: nn.Sequential, residual: Tensor, masks: list[Tensor]) -> Tensor:
+    """Return the loss gradient at the input for ``residual = p - y``, differentiably."""
+    linear = [layer for layer in net if isinstance(layer, nn.Linear)]
+    found = residual @ linear[-1].weight
+    for layer, mask in zip(linear[-2::-1], reversed(masks), strict=True):
+        found = (found * mask) @ layer.weight
+    return found

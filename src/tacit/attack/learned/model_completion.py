@@ -9,7 +9,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.attack._classifiers import Ints
@@ -21,8 +21,7 @@ from tacit.attack.base import (
     classes_of,
     shift,
 )
-from tacit.attack.learned._gradient_replay import Adam
-from tacit.attack.learned._surrogate import Lens, Rows, Surrogate, in_order
+from tacit.attack.learned._surrogate import Lens, Rows, fully_connected, in_order
 from tacit.attack.supervised import _pair
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent
@@ -53,7 +52,7 @@ class MixMatch:
 
 
 def mix_match(
-    net: Surrogate,
+    net: nn.Sequential,
     labelled: tuple[Tensor, Tensor],
     rows: Tensor,
     *,
@@ -66,8 +65,8 @@ def mix_match(
     Labels of other rows are guessed and sharpened, all rows are mixed with others, and the loss is
     cross-entropy on the labelled ones plus the squared error on the rest.
     """
-    optimiser = Adam(net.parameters, _RATE)
-    kept = [value.detach().clone() for value in net.parameters]
+    optimiser = torch.optim.Adam(net.parameters(), lr=_RATE, fused=True)
+    kept = [value.detach().clone() for value in net.parameters()]
     late, done = False, 0
     total = settings.epochs * -(-len(rows) // _BATCH)
     for epoch in range(settings.epochs):
@@ -77,22 +76,23 @@ def mix_match(
             with torch.enable_grad():
                 ramp = settings.weight * done / total
                 loss = _loss(net, pair, rows[batch], settings=settings, weight=ramp, rng=rng)
-                grads = torch.autograd.grad(loss, net.parameters)
-            optimiser.step(grads)
+            optimiser.zero_grad()
+            torch.autograd.backward(loss)
+            optimiser.step()
             done += 1
             keep = min(_KEEP, done / (done + 9))
-            for old, value in zip(kept, net.parameters, strict=True):
+            for old, value in zip(kept, net.parameters(), strict=True):
                 old.lerp_(value.detach(), 1 - keep)
         if until is not None and time.perf_counter() > until and epoch + 1 < settings.epochs:
             late = True
             break
-    for old, value in zip(kept, net.parameters, strict=True):
+    for old, value in zip(kept, net.parameters(), strict=True):
         value.detach().copy_(old)
     return late
 
 
 def _loss(
-    net: Surrogate,
+    net: nn.Sequential,
     labelled: tuple[Tensor, Tensor],
     rows: Tensor,
     *,
@@ -101,13 +101,13 @@ def _loss(
     rng: torch.Generator,
 ) -> Tensor:
     with torch.no_grad():
-        guess = net.forward(rows)[0].div(settings.temperature).softmax(dim=1)
+        guess = net(rows).div(settings.temperature).softmax(dim=1)
     inputs, targets = torch.cat([labelled[0], rows]), torch.cat([labelled[1], guess])
     other = torch.randperm(len(inputs), generator=rng)
     share = _beta(len(inputs), settings.alpha, rng)
     inputs = share * inputs + (1 - share) * inputs[other]
     targets = share * targets + (1 - share) * targets[other]
-    chances = functional.log_softmax(net.forward(inputs)[0], dim=1)
+    chances = functional.log_softmax(net(inputs), dim=1)
     count = len(labelled[0])
     fit = -(targets[:count] * chances[:count]).sum(dim=1).mean()
     return fit + weight * functional.mse_loss(chances[count:].exp(), targets[count:])
@@ -273,7 +273,7 @@ class _Fit:
 
     def __call__(self, chosen: Tensor) -> Tensor:
         """Return the log-probabilities of every row."""
-        net = Surrogate([self.rows.shape[1], *_HIDDEN, self.count], self.rng)
+        net = fully_connected([self.rows.shape[1], *_HIDDEN, self.count], self.rng)
         limit = self.attack.seconds
         until = None if limit is None else time.perf_counter() + limit
         rows = self.rows.float()
@@ -287,4 +287,4 @@ class _Fit:
             until=until,
         )
         with torch.no_grad():
-            return functional.log_softmax(net.double().forward(self.rows)[0], dim=1)
+            return functional.log_softmax(net.double()(self.rows), dim=1)
