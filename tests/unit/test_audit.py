@@ -12,7 +12,7 @@ from tacit import Cut, Guard, LeakMonitor, run_audit
 from tacit.attack import ATTACKS as REGISTERED
 from tacit.attack import Attack, AuditForm, Cause, LabelledAttack, get
 from tacit.audit.attack_choice import default_attacks
-from tacit.audit.evaluate_view import exposed
+from tacit.audit.attack_run import fair_scores
 from tacit.audit.result import histogram, roc
 from tacit.audit.verdict import headline, judge
 from tacit.errors import KnowledgeError, SpecError, UsageError
@@ -127,8 +127,8 @@ class FirstColumn(Attack):
     remedy = "drop the first column"
     live = True
 
-    def score(self, sight, _rng, /):
-        return sight.rows[:, 0]
+    def score(self, prepared, _rng, /):
+        return prepared.rows[:, 0]
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class LastColumn(Attack):
 
     audit_forms = (AuditForm("last(width=2)", 2), AuditForm("memory(of=last)", 1))
 
-    def score(self, sight, _rng, /):
-        return sight.rows[:, -self.width :].sum(dim=1)
+    def score(self, prepared, _rng, /):
+        return prepared.rows[:, -self.width :].sum(dim=1)
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class NeedsParameter(Attack):
 
     column: int
 
-    def score(self, sight, _rng, /):
-        return sight.rows[:, self.column]
+    def score(self, prepared, _rng, /):
+        return prepared.rows[:, self.column]
 
 
 @dataclass(frozen=True)
@@ -168,16 +168,16 @@ class OnEmbeddings(Attack):
     needs = frozenset({"embeddings"})
     reads = frozenset({"embeddings"})
 
-    def score(self, sight, _rng, /):
-        return sight.view.embeddings[:, 0].double()
+    def score(self, prepared, _rng, /):
+        return prepared.view.embeddings[:, 0].double()
 
 
 @dataclass(frozen=True)
 class NearestMean(LabelledAttack):
     """Score by the nearer of the class means of the labelled rows."""
 
-    def score(self, sight, rng, /):
-        return self.log_odds(sight.view, rng)
+    def score(self, prepared, rng, /):
+        return self.log_odds(prepared.view, rng)
 
     def log_odds(self, view, rng, *, honest=True):
         found = self.probabilities(view, rng, honest=honest).log()
@@ -329,7 +329,7 @@ def test_side_information_never_comes_from_the_rows_that_are_scored(name):
     for _ in range(60):
         view = View(grads=torch.randn(40, 400, generator=rng))
         labels = (torch.arange(40) % 4 == 0).long()
-        values += [auc(s, y) for s, y in exposed(get(name), view, labels, rng) if y.sum() > 0]
+        values += [auc(s, y) for s, y in fair_scores(get(name), view, labels, rng) if y.sum() > 0]
     error = 4 * np.std(values) / math.sqrt(len(values))
     assert abs(np.mean(values) - 0.5) < error
 

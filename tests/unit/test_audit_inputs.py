@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tacit.audit.truth import survey
+from tacit.audit.truth import summarise
 from tacit.cli import main
 from tacit.errors import UsageError
 from tacit.tape import TapeWriter, open_tape
@@ -240,7 +240,7 @@ def test_members_that_are_not_columns_are_not_read(tmp_path):
         grads=(header((ROWS, 8)) + bytes(ROWS * 32), 0),
         junk=(header((LARGE // 4,)), LARGE),
     )
-    assert len(survey(open_tape(place)).rows) == ROWS
+    assert len(summarise(open_tape(place)).rows) == ROWS
 
 
 def test_arrays_are_what_they_were_in_both_orders_and_all_types(tmp_path):
@@ -316,7 +316,7 @@ def fuzzed(folder, *, tries, seed):
         for _ in range(tries):
             place.write_bytes(mutated(content, rng))
             try:
-                survey(open_tape(tape))
+                summarise(open_tape(tape))
                 counts["read"] += 1
             except UsageError as error:
                 counts["refused" if str(error).isprintable() else "unprintable"] += 1

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from supervised_examples import BEYOND, MLP, QUADRATIC, deviation, judged, seeded, shifted
 from tacit.attack import Attack, Norm, PreparedView, Supervised, get
-from tacit.attack._classifiers import deal
+from tacit.attack._classifiers import stratified_folds
 from tacit.errors import InputError, KnowledgeError, ParameterError, SpecError
 from tacit.evaluate import cross_fit, cross_fit_probabilities, prediction_baseline
 from tacit.measure import auc
@@ -52,11 +52,11 @@ def test_rows_of_one_id_do_not_leak_over_folds() -> None:
 def test_folds_spread_classes_and_keep_groups_together() -> None:
     groups = np.repeat(np.arange(50), 3)
     classes = np.repeat((np.arange(50) % 5 == 0).astype(np.int64), 3)
-    fold = deal(classes, groups, folds=3, rng=np.random.default_rng(0))
+    fold = stratified_folds(classes, groups, folds=3, rng=np.random.default_rng(0))
     assert all(len(set(fold[groups == g])) == 1 for g in range(50))
     counts = np.stack([np.bincount(fold[classes == c]) / 3 for c in (0, 1)])
     assert (counts.max(axis=1) - counts.min(axis=1) <= 1).all()
-    assert (fold != deal(classes, groups, folds=3, rng=np.random.default_rng(1))).any()
+    assert (fold != stratified_folds(classes, groups, folds=3, rng=np.random.default_rng(1))).any()
 
 
 # --- the prediction baseline --------------------------------------------------------------------
@@ -118,8 +118,8 @@ class FirstColumn(Attack):
 
     needs: ClassVar[frozenset[str]] = frozenset({"labelled"})
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows[:, 0]
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows[:, 0]
 
 
 def test_cross_fit_takes_any_attack_that_needs_labels_and_no_other() -> None:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tacit.audit import Images, run_audit
-from tacit.audit.gallery import Recovered
+from tacit.audit.gallery import RecoveredLabels
 from tacit.data import describe, load, load_pictures, names
 from tacit.errors import InputError, UsageError
 from tacit.measure import clustering_accuracy, clustering_confusion, clustering_names
@@ -97,7 +97,7 @@ def test_names_of_groups_agree_with_accuracy_and_confusion():
 def test_few_wrong_ones_are_shown_apart(wrong, more):
     ids = np.arange(1000, 1400)[::-1]
     found = np.where(np.arange(ROWS) < wrong, (LABELS + 1) % CLASSES, LABELS)
-    each = Recovered(ids, LABELS, found)
+    each = RecoveredLabels(ids, LABELS, found)
     drawn, extra = each.drawn(np.random.default_rng(0))
     assert len(set(drawn.tolist())) == 24
     assert len(extra) == more or wrong == 3
@@ -107,13 +107,15 @@ def test_few_wrong_ones_are_shown_apart(wrong, more):
     if wrong == 3:  # all of them are somewhere
         assert {0, 1, 2} <= {*drawn.tolist(), *extra.tolist()}
     # The draw knows nothing of what is right: another attack on the same examples shows the same.
-    other, _ = Recovered(ids[::-1], LABELS[::-1], LABELS[::-1]).drawn(np.random.default_rng(0))
+    other, _ = RecoveredLabels(ids[::-1], LABELS[::-1], LABELS[::-1]).drawn(
+        np.random.default_rng(0)
+    )
     assert set(ids[::-1][other].tolist()) == set(ids[drawn].tolist())
 
 
 def test_the_draw_is_fair():
     """Of 100 wrong in 400, 24 drawn hold 6 on average: 200 draws, five standard errors."""
-    each = Recovered(np.arange(ROWS), LABELS, np.where(np.arange(ROWS) < 100, -1, LABELS))
+    each = RecoveredLabels(np.arange(ROWS), LABELS, np.where(np.arange(ROWS) < 100, -1, LABELS))
     hits = [(each.drawn(np.random.default_rng(s))[0] < 100).sum() for s in range(200)]
     spread = np.sqrt(24 * 0.25 * 0.75 * (ROWS - 24) / (ROWS - 1) / 200)
     assert np.mean(hits) == pytest.approx(6, abs=5 * spread)

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tacit.audit.truth import Truth, survey
+from tacit.audit.truth import Truth, summarise
 from tacit.errors import UsageError
 from tacit.tape.columns import ColumnTape, ViewTape
 from tacit.tape.imports import open_tape
@@ -165,7 +165,7 @@ def test_rows_that_no_attack_can_use():
     data = columns()
     data["grads"][7, 1] = np.nan
     with pytest.raises(UsageError, match=r"grads of row 7 \(step 2, epoch 1\) is not finite"):
-        survey(ColumnTape.of(data))
+        summarise(ColumnTape.of(data))
 
 
 # --- labels ---------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ BY_ID = {1: 0, 2: 1, 3: 0, 5: 1, 7: 0, 9: 1}
 
 def read(truth, data=None):
     tape = ColumnTape.of(data or columns())
-    return Truth.read(truth, tape, survey(tape))
+    return Truth.read(truth, tape, summarise(tape))
 
 
 def test_labels_by_id_and_by_row_agree(tmp_path):

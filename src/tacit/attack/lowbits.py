@@ -47,9 +47,9 @@ class LowBits(Attack):
         ),
     )
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the sum of trailing zero bits of each row, as in ``float64``."""
-        fraction = sight.rows.contiguous().view(torch.int64) & ((1 << _FRACTION) - 1)
+        fraction = prepared.rows.contiguous().view(torch.int64) & ((1 << _FRACTION) - 1)
         whole = fraction | (1 << _FRACTION)
         zeros = (whole & -whole).double().log2()
-        return torch.where(sight.rows == 0, _FRACTION + 1.0, zeros).sum(dim=1)
+        return torch.where(prepared.rows == 0, _FRACTION + 1.0, zeros).sum(dim=1)

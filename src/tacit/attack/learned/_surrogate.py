@@ -1,8 +1,8 @@
-"""What the learned attacks compute with: rows made comparable, and a surrogate of the top model.
+"""What the learned attacks compute with: standardised rows, and a surrogate of the top model.
 
 The surrogate is a network of fully connected layers with ReLU between them. Its loss gradient at
-the input has a closed form, ``W1 (m1 * (W2 (m2 * (W3 (p - y)))))`` with ``m`` the signs of the
-hidden layers: matching gradients needs no second differentiation.
+the input has a closed form, ``W1 (m1 * (W2 (m2 * (W3 (p - y)))))`` with ``m`` the masks of the
+hidden units that are on: matching gradients needs no second differentiation.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_DIRECTIONS: Final = 48  # of the gradients, and as many of what is left of the embeddings
-_BASIS_ROWS: Final = 1500  # that decide on the directions where there are more columns than rows
+_DIRECTIONS: Final = 48  # of the gradients, and as many of the remainder of the embeddings
+_BASIS_ROWS: Final = 1500  # for the directions, where there are more columns than rows
 _TINY: Final = 1e-12
 
 
@@ -35,7 +35,7 @@ class Rows:
         return Rows(self.embeddings[chosen], self.gradients[chosen])
 
     def double(self) -> Rows:
-        """Return the rows in ``float64``: what is made of a row then does not depend on others."""
+        """Return the rows in ``float64``."""
         return Rows(self.embeddings.double(), self.gradients.double())
 
     @classmethod
@@ -46,16 +46,16 @@ class Rows:
 
 
 def unit(rows: Tensor) -> Tensor:
-    """Return the rows at length one, differentiably; rows of rounding errors stay as short."""
+    """Return the rows at length one, differentiably; rows shorter than 1e-12 stay short."""
     found: Tensor = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_TINY)
     return found
 
 
-def in_order(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return an order that follows from the rows' content, and the group of equal rows of each.
+def content_order(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return an order of the rows by their content, and in that order a number per distinct row.
 
-    What is learnt in that order does not depend on the order in which rows came, and rows that are
-    the same share one surrogate label.
+    Fits in that order do not depend on the order in which rows came, and equal rows can share one
+    surrogate label.
     """
     columns = (rows.gradients[:, 0], rows.embeddings.sum(dim=1), rows.gradients.sum(dim=1))
     order = torch.from_numpy(np.lexsort([column.double().numpy() for column in columns]))
@@ -68,8 +68,8 @@ def in_order(rows: Rows) -> tuple[Tensor, Tensor]:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Lens:
-    """How rows are shown to a surrogate: centred, at one scale, in their principal directions.
+class RowTransform:
+    """The coordinates in which a surrogate sees rows: centred, scaled, in principal directions.
 
     Gradients of a network lie near few directions. Rows wider than twice ``48`` are written in the
     gradients' strongest directions and in those of the rest of the embeddings: an orthonormal basis
@@ -82,8 +82,8 @@ class Lens:
     basis: Tensor | None
 
     @classmethod
-    def of(cls, rows: Rows) -> Lens:
-        """Return the lens that these rows ask for."""
+    def fit(cls, rows: Rows) -> RowTransform:
+        """Return the transform with the centre, scale and directions of these rows."""
         centre = rows.embeddings.mean(dim=0)
         same = rows.embeddings.shape[1] == rows.gradients.shape[1]
         basis = None

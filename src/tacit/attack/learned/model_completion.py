@@ -21,8 +21,8 @@ from tacit.attack.base import (
     classes_of,
     shift,
 )
-from tacit.attack.learned._surrogate import Lens, Rows, fully_connected, in_order
-from tacit.attack.supervised import _pair
+from tacit.attack.learned._surrogate import Rows, RowTransform, content_order, fully_connected
+from tacit.attack.supervised import labelled_rows
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent
 from tacit.spec import require
@@ -30,13 +30,13 @@ from tacit.types import View
 
 _BATCH: Final = 128
 _RATE: Final = 2e-3
-_KEEP: Final = 0.99  # of the averaged weights per step
+_KEEP: Final = 0.99  # share of the averaged weights that a step keeps
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class MixMatch:
-    """The settings, as the model completion attack has them.
+    """The settings of MixMatch, by default those of the published attack.
 
     Attributes:
         temperature: guessed labels are sharpened to the power of its inverse.
@@ -120,7 +120,7 @@ def _beta(count: int, alpha: float, rng: torch.Generator) -> Tensor:
     """
     drawn = torch.rand(16, 2, count, generator=rng).pow(1 / alpha)
     fits = drawn.sum(dim=1) <= 1
-    fits[-1] = True  # in one of a million rows: any draw will do
+    fits[-1] = True  # all 16 draws are rejected in one of a million rows: take the last one
     first = fits.int().argmax(dim=0)
     pair = drawn[first, :, torch.arange(count)]
     share = pair[:, 0] / pair.sum(dim=1).clamp_min(1e-30)
@@ -135,7 +135,7 @@ _FLAT: Final = 1e-12
 @ATTACKS.register("completion")
 @dataclass(frozen=True)
 class Completion(LabelledAttack):
-    """Complete the model with a top of one's own, learnt from ``labelled`` examples of each class.
+    """Train a top model of the attacker's own from ``labelled`` examples of each class.
 
     ``r(z) = log p(1 | z) - log p(0 | z)`` of a network of two hidden layers on the embeddings,
     trained by MixMatch: guessed labels of the other rows are sharpened (T = 0.8), all rows are
@@ -178,12 +178,12 @@ class Completion(LabelledAttack):
         spent = self.seconds is None or self.seconds > 0
         require(spent, "completion: seconds must be more than 0", self.seconds)
 
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the log-odds of class 1 against class 0."""
-        return self._log_odds(sight, rng, honest=True)
+        return self._log_odds(prepared, rng, honest=True)
 
-    def _log_odds(self, sight: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
-        chances = self._chances(sight, rng, honest=honest)
+    def _log_odds(self, prepared: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
+        chances = self._chances(prepared, rng, honest=honest)
         if chances.shape[1] > 2:
             raise KnowledgeError(
                 f"{self} scores class 1 against class 0, got known.labelled with class "
@@ -194,54 +194,55 @@ class Completion(LabelledAttack):
     def log_odds(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
         """Return the scores ``[B]`` of a call; ``honest`` is as for ``probabilities``."""
         with torch.no_grad():
-            return self._log_odds(self.look(view), rng, honest=honest)
+            return self._log_odds(self.prepare(view), rng, honest=honest)
 
     def within(self, seconds: float) -> Completion:
-        """Return the same attack with so much time for each network."""
+        """Return the same attack with at most so many seconds for each network."""
         least = seconds if self.seconds is None else min(self.seconds, seconds)
         return replace(self, seconds=least if least < math.inf else None)
 
     def probabilities(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
         """Return the probability of each class ``[B, classes]``.
 
-        Without ``honest``, labelled rows are judged by a network that has learnt them.
+        Without ``honest``, labelled rows are scored by a network that was trained on them.
         """
         with torch.no_grad():
-            return self._chances(self.look(view), rng, honest=honest).exp()
+            return self._chances(self.prepare(view), rng, honest=honest).exp()
 
-    def _chances(self, sight: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
+    def _chances(self, prepared: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
         """Return log-probabilities ``[B, classes]`` in ``float64``."""
-        given = sight.view.embeddings
+        given = prepared.view.embeddings
         assert given is not None  # noqa: S101 - checked, as `needs` says
         sent = as_rows(given.detach(), name="embeddings").double().cpu()
         sent = shift(sent, -(exponent(sent, name="embeddings") or 0))
-        order, _ = in_order(Rows(sent, sight.rows.cpu()))
-        places, classes = self._labelled(sight, order.argsort().numpy())
-        count = max(classes_of(sight.view.known), int(classes.max()) + 1)
+        order, _ = content_order(Rows(sent, prepared.rows.cpu()))
+        positions, classes = self._labelled(prepared, order.argsort().numpy())
+        count = max(classes_of(prepared.view.known), int(classes.max()) + 1)
         centred = sent[order] - sent[order].mean(dim=0)
         if float(centred.abs().max()) <= _FLAT:
-            return torch.zeros(len(sent), count).double().to(sight.rows.device)  # nothing to tell
-        lens = Lens.of(Rows(sent[order].float(), centred.float()))
-        rows = lens(Rows(sent[order], sent[order])).embeddings
+            # Equal embeddings tell nothing.
+            return torch.zeros(len(sent), count).double().to(prepared.rows.device)
+        transform = RowTransform.fit(Rows(sent[order].float(), centred.float()))
+        rows = transform(Rows(sent[order], sent[order])).embeddings
         drawn = self._drawn(classes, count, rng)
-        fit = _Fit(self, rows, places, classes, count, rng)
+        fit = _Fit(self, rows, positions, classes, count, rng)
         found = fit(drawn)
         if honest:
             half = torch.arange(len(drawn)) % 2 == 0  # drawn class by class
             for mine, others in ((drawn[half], drawn[~half]), (drawn[~half], drawn[half])):
                 if len(others) and len(mine):
-                    found[places[mine]] = fit(others)[places[mine]]
-        return found[order.argsort()].to(sight.rows.device)
+                    found[positions[mine]] = fit(others)[positions[mine]]
+        return found[order.argsort()].to(prepared.rows.device)
 
-    def _labelled(self, sight: PreparedView, place: Ints) -> tuple[Tensor, Tensor]:
-        """Return the labelled rows by their place in the order of content, and their classes."""
-        rows, classes = _pair(sight.view, len(sight.rows))
-        places = place[rows]
-        order = np.argsort(places)
-        return torch.from_numpy(places[order]), torch.from_numpy(classes[order])
+    def _labelled(self, prepared: PreparedView, position: Ints) -> tuple[Tensor, Tensor]:
+        """Return the positions of the labelled rows in the content order, and their classes."""
+        rows, classes = labelled_rows(prepared.view, len(prepared.rows))
+        positions = position[rows]
+        order = np.argsort(positions)
+        return torch.from_numpy(positions[order]), torch.from_numpy(classes[order])
 
     def _drawn(self, classes: Tensor, count: int, rng: torch.Generator) -> Tensor:
-        """Return the labelled rows to learn from, as many of each class."""
+        """Draw the labelled rows to learn from, the same number of each class."""
         sizes = torch.bincount(classes, minlength=count)
         if len(sizes) > count:
             raise InputError(
@@ -266,7 +267,7 @@ class _Fit:
 
     attack: Completion
     rows: Tensor
-    places: Tensor
+    positions: Tensor
     classes: Tensor
     count: int
     rng: torch.Generator
@@ -280,7 +281,7 @@ class _Fit:
         known = functional.one_hot(self.classes[chosen], self.count).float()
         mix_match(
             net,
-            (rows[self.places[chosen]], known),
+            (rows[self.positions[chosen]], known),
             rows,
             settings=MixMatch(epochs=self.attack.epochs),
             rng=self.rng,
