@@ -226,7 +226,7 @@ def test_a_seed_is_not_a_generator() -> None:
         Norm()(View(grads=torch.ones(2, 2)), 0)  # type: ignore[arg-type]
 
 
-def test_side_information_that_is_not_declared_stays_out_of_sight() -> None:
+def test_side_information_that_is_not_declared_cannot_be_read() -> None:
     @dataclass(frozen=True)
     class Nosy(Attack):
         def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
@@ -269,7 +269,7 @@ def test_scores_of_the_wrong_form_are_refused(scores: Tensor) -> None:
         Sloppy()(View(grads=torch.ones(2, 2)), seeded())
 
 
-def test_median_attack_shrugs_off_an_outlier_that_moves_the_mean() -> None:
+def test_median_attack_resists_an_outlier_that_moves_the_mean() -> None:
     example = low_rank(256, 16)
     released = example.released.clone()
     released[(example.labels == 0).nonzero()[0]] *= -1e4

@@ -24,7 +24,7 @@ from tacit.types import View
 # --- folds --------------------------------------------------------------------------------------
 
 
-def test_cross_fitted_noise_spreads_no_more_than_is_said() -> None:
+def test_cross_fitted_noise_spreads_no_more_than_documented() -> None:
     """Over many data sets: mean zero, and between one and sqrt(2) null standard deviations."""
     labels = (torch.arange(300) % 3 == 0).long()
     sd = math.sqrt(301 / (12 * 100 * 200))
@@ -77,7 +77,7 @@ def test_baseline_finds_steps_that_no_regression_does() -> None:
     assert auc(prediction_baseline(features, labels, rng=rng), labels) > 0.95
 
 
-def test_baseline_of_noise_is_nothing() -> None:
+def test_baseline_of_noise_is_chance() -> None:
     features, labels = shifted(1500, 8, 0.0)
     found = auc(prediction_baseline(features, labels, rng=seeded()), labels)
     assert abs(found - 0.5) <= deviation(labels)

@@ -81,7 +81,7 @@ def test_three_classes_are_told_apart(by: str) -> None:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.25, 0.7])
-def test_directions_of_unprotected_gradients_are_two_bundles(share: float) -> None:
+def test_directions_of_unprotected_gradients_form_two_clusters(share: float) -> None:
     cut = low_rank_cut(1024, 128, positive=share, seed=3)
     threads = torch.get_num_threads()
     scores = KMeans(by="direction")(View(grads=cut.grads), seeded())
@@ -89,7 +89,7 @@ def test_directions_of_unprotected_gradients_are_two_bundles(share: float) -> No
     assert torch.get_num_threads() == threads
 
 
-def test_directions_do_not_know_lengths_and_embeddings_do() -> None:
+def test_lengths_count_by_embedding_and_not_by_direction() -> None:
     labels = torch.arange(400) % 4 == 0
     rows = torch.randn(400, 8, generator=seeded()) * (1 + 99 * labels.unsqueeze(1))
     low, high = null_band(labels, level=1 - 1e-6)
@@ -100,7 +100,7 @@ def test_directions_do_not_know_lengths_and_embeddings_do() -> None:
     assert auc(KMeans()(view, seeded()), labels) == 1.0
 
 
-def test_both_finds_what_either_half_shows() -> None:
+def test_both_finds_what_gradients_or_embeddings_show() -> None:
     """Noise in one half, clouds in the other; columns of any scale count alike."""
     labels = torch.arange(600) % 3 == 0
     noise, clouds = torch.randn(600, 6, generator=seeded(1)), blobs(labels.long(), seed=2)
@@ -168,7 +168,7 @@ def test_degenerate_rows_get_finite_scores_and_no_warning(by: str, rows: Tensor)
 
 
 @pytest.mark.parametrize("by", BY)
-def test_every_epoch_is_sorted_by_itself(by: str) -> None:
+def test_every_epoch_is_clustered_by_itself(by: str) -> None:
     """Clouds jump about, and every epoch has ids of its own, so that all stay in the result."""
     labels, stream = three_classes(1800), stream_of(by)
     for view in shown(labels, epochs=3):
@@ -207,7 +207,7 @@ def test_the_last_epoch_counts() -> None:
     assert torch.equal(second.scores[early], first.scores[early])
 
 
-def test_a_bad_first_epoch_does_not_hold_back_the_later_ones() -> None:
+def test_a_bad_first_epoch_does_not_spoil_later_ones() -> None:
     """Ten classes that come apart: from the first epoch's centres alone, it would stay at 0.87."""
     rng, stream = seeded(1), stream_of()
     labels = torch.randint(10, (1000,), generator=rng)
@@ -218,7 +218,7 @@ def test_a_bad_first_epoch_does_not_hold_back_the_later_ones() -> None:
     assert accuracy(stream.result(), labels) > 0.99
 
 
-def test_rows_beyond_the_sample_are_sorted_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_beyond_the_sample_are_assigned_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     labels, sizes, run = three_classes(3000), [], clustering._k_means
     monkeypatch.setattr(clustering, "_SAMPLE", 500)
     monkeypatch.setattr(
@@ -234,7 +234,7 @@ def test_rows_beyond_the_sample_are_sorted_as_they_come(monkeypatch: pytest.Monk
     assert sizes == [400, 600]
 
 
-def test_a_result_half_way_does_not_change_the_outcome() -> None:
+def test_an_intermediate_result_does_not_change_the_final_one() -> None:
     quiet, asked = stream_of(), stream_of()
     for view in shown(three_classes(), epochs=2):
         quiet.add(view)
@@ -249,7 +249,7 @@ def test_views_without_an_epoch_are_one_epoch() -> None:
     assert accuracy(streamed(views), three_classes()) > 0.99
 
 
-def test_embeddings_may_grow_a_millionfold() -> None:
+def test_embeddings_may_grow_by_a_factor_of_a_million() -> None:
     labels, stream = three_classes(), stream_of()
     for epoch, scale in enumerate((1e-100, 1.0, 1e6)):
         stream.add(looks(scale * blobs(labels).double(), epoch=epoch))
@@ -286,7 +286,7 @@ def test_fewer_than_two_classes_are_refused(count: int) -> None:
             call(view, seeded())
 
 
-def test_wrong_views_are_refused_and_leave_no_trace() -> None:
+def test_wrong_views_are_refused_and_change_no_state() -> None:
     stream = stream_of("both")
     assert len(stream.result().ids) == len(stream.result().clusters) == 0
     with pytest.raises(InputError, match="by their id"):

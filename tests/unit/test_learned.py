@@ -95,7 +95,7 @@ def test_exploit_finds_the_labels_of_four_classes(start: str) -> None:
     assert accuracy(f"exploit({QUICK}, start={start})", 4) > 0.95
 
 
-def test_exploit_finds_two_classes_behind_one_logit() -> None:
+def test_exploit_finds_two_classes_of_a_model_with_one_logit() -> None:
     view, labels = one_view(2)
     attack = attacks.get(f"exploit({QUICK})")
     assert clustering_accuracy(attack.clusters(view, seeded()), labels) > 0.97
@@ -134,7 +134,7 @@ def test_completion_learns_from_four_labels_of_each_class() -> None:
 # --- which trial is believed ----------------------------------------------------------------------
 
 
-def test_the_rule_prefers_a_replay_that_explains_rows_it_has_not_seen() -> None:
+def test_the_margin_prefers_a_replay_that_explains_held_out_rows() -> None:
     """Ordered by the rule, replays are ordered by accuracy; by the gradient loss they are not."""
     from tacit.attack.learned._gradient_replay import ReplayData, Settings, replay
     from tacit.attack.learned._surrogate import Rows, RowTransform, unit
@@ -173,7 +173,7 @@ def test_trials_are_searched_and_may_run_in_processes() -> None:
 # --- over a tape ----------------------------------------------------------------------------------
 
 
-def test_every_epoch_is_learnt_and_groups_keep_their_numbers() -> None:
+def test_every_epoch_is_fitted_and_groups_keep_their_numbers() -> None:
     stream = attacks.get(f"exploit({QUICK})").streaming(seeded())
     truth = torch.zeros(800, dtype=torch.int64)
     assert len(stream.result().clusters) == 0
@@ -193,7 +193,7 @@ def test_every_epoch_is_learnt_and_groups_keep_their_numbers() -> None:
 
 
 @pytest.mark.slow
-def test_a_memory_averages_the_noise_of_many_releases_out() -> None:
+def test_memory_averages_out_the_noise_of_many_releases() -> None:
     """The same rows released eight times, each time under noise as large as the gradients.
 
     The share of 800 rows that is right has a standard error of 0.013 at 0.84, the mean difference
@@ -224,7 +224,7 @@ def _by_id(view: View, labels: Tensor) -> Tensor:
     return truth
 
 
-def test_a_budget_holds_and_is_said() -> None:
+def test_a_time_limit_holds_and_is_reported() -> None:
     stream = Exploit(epochs=100_000, seconds=0.3).streaming(seeded())
     for view, _ in split_training(4):
         if view.epoch == 5:
@@ -246,7 +246,7 @@ def tape_of(classes: int, **drop: bool) -> tuple[ColumnTape, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_an_audit_runs_them_within_its_time() -> None:
+def test_an_audit_runs_learned_attacks_within_its_time() -> None:
     tape, labels = tape_of(4)
     wanted = [f"exploit({QUICK})", "unsplit(epochs=2)", "completion(epochs=3)"]
     result = run_audit(tape, labels, wanted, seconds=60)
@@ -329,7 +329,7 @@ def test_parameters_outside_their_range_are_refused(spec: str) -> None:
         attacks.get(spec)
 
 
-def test_words_that_are_not_known_are_refused() -> None:
+def test_unknown_words_are_refused() -> None:
     with pytest.raises(SpecError, match=r"cold \| kmeans"):
         attacks.get("exploit(start=warm)")
     with pytest.raises(ParameterError, match="choose must be one of"):
