@@ -28,10 +28,31 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+# The logistic regression, and the rows that are held out.
 _STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # of the likelihood against the penalty
 _UNCHECKED = 1e-2  # the strength where too few rows are labelled to choose one
 _CHECK = 5  # one row in so many is held out
 _CHECKED_ROWS = 4  # held-out rows of each class at least: with fewer, chance would choose
+
+# The network.
+_HIDDEN = 64
+_EPOCHS, _PATIENCE, _UNCHECKED_EPOCHS = 100, 12, 10
+_BATCH, _RATE, _DECAY, _GAIN = 256, 5e-3, 1.0, 0.5
+_WORTHWHILE = 1e-4  # a smaller fall of the loss does not count as progress
+
+# Second-order features.
+_DIRECTIONS = 1024  # coordinates at most: time grows with them
+_SQUARES = 256
+_PRODUCTS = 12
+# There are many squares and products. At a smaller scale the same penalty restrains them more.
+_SECOND = 0.3
+# Weak directions are scaled down too: most of them hold only rounding, but some can be learnt from.
+_FADE, _FAINTEST = 0.25, 0.05
+# Coordinates are clamped at this many standard deviations: the square of an outlier would outweigh
+# all others.
+_FAR = 10.0
+_FLOOR = 1e-9  # of the mean energy: below it, energies differ by rounding alone
+_FLAT = 1e-8  # features have no unit: less than this is rounding
 
 
 @final
@@ -184,12 +205,6 @@ def cross_entropy(logits: Floats, classes: Ints) -> float:
     return float(-log_softmax(logits)[np.arange(len(classes)), classes].mean())
 
 
-_HIDDEN = 64
-_EPOCHS, _PATIENCE, _UNCHECKED_EPOCHS = 100, 12, 10
-_BATCH, _RATE, _DECAY, _GAIN = 256, 5e-3, 1.0, 0.5
-_WORTHWHILE = 1e-4  # a smaller fall of the loss does not count as progress
-
-
 def fit_mlp(data: LabelledRows, rng: torch.Generator) -> FittedClassifier:
     """Fit a network of two hidden layers, stopped where the loss on the rows held out is least.
 
@@ -272,20 +287,6 @@ def _train_until_best(
         if since == _PATIENCE:
             break
     net.load_state_dict(kept)
-
-
-_DIRECTIONS = 1024  # coordinates at most: time grows with them
-_SQUARES = 256
-_PRODUCTS = 12
-# There are many squares and products. At a smaller scale the same penalty restrains them more.
-_SECOND = 0.3
-# Weak directions are scaled down too: most of them hold only rounding, but some can be learnt from.
-_FADE, _FAINTEST = 0.25, 0.05
-# Coordinates are clamped at this many standard deviations: the square of an outlier would outweigh
-# all others.
-_FAR = 10.0
-_FLOOR = 1e-9  # of the mean energy: below it, energies differ by rounding alone
-_FLAT = 1e-8  # features have no unit: less than this is rounding
 
 
 def second_order(rows: Tensor, *, directions: int) -> Tensor:

@@ -100,7 +100,7 @@ class Scored:
 @final
 @dataclass(frozen=True)
 class AuditForm:
-    """One form in which an audit runs an attack when it is not told which attacks to run.
+    """One form in which the default audit runs an attack.
 
     Attributes:
         spec: the attack as a spec string; it may wrap the attack, as ``memory(of=...)`` does.
@@ -160,8 +160,8 @@ class Attack(Specified, ABC):
     higher score means "more likely positive" as far as the attacker can tell; measures of leakage
     do not depend on the sign.
 
-    The class attributes tell the audit, the monitor and the advice all they need: an attack that
-    is registered anywhere, also outside of this package, is listed, audited and advised on.
+    The audit, the monitor and the advice read the class attributes. So an attack that is registered
+    anywhere, also outside of this package, is listed, audited and advised on.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -179,8 +179,8 @@ class Attack(Specified, ABC):
     live: ClassVar[bool] = False
     """Whether it is cheap enough to be one of the live monitor's default attacks."""
     causes: ClassVar[tuple[Cause, ...]] = ()
-    """Why it succeeds; advice gives the first cause whose condition holds. For an attack that adds
-    up over epochs, advice knows the cause by itself."""
+    """Why it succeeds; advice gives the first cause whose condition holds. That noise averages out
+    need not be declared: advice says so for attacks that add up over epochs."""
     remedy: ClassVar[str] = ""
     """What to do about it, where the usual advice (noise on gradients, fewer epochs, randomised
     labels) does not fit; in the form "do this, or that", without a full stop."""
@@ -290,9 +290,9 @@ class Attack(Specified, ABC):
 class LabelledAttack(Attack, ABC):
     """An attack that learns from the rows whose label is known, ``known.labelled``.
 
-    It gives log-odds or class probabilities, which compare from one fit to another. So whoever
-    judges it can give it the labels of some rows, keep what it says of the others, and put several
-    such fits together.
+    It gives log-odds or class probabilities, which compare from one fit to another. So an evaluator
+    can cross-fit it: give it the labels of some rows, keep its scores of the others, and join the
+    scores of several such fits.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"labelled"})

@@ -117,7 +117,7 @@ class IdIndex:
 
 
 def ids_of(view: View, *, attack: Attack) -> Tensor:
-    """Return the ids of a view, or say what is wrong with them."""
+    """Return the ids of a view, or raise if they are missing or of the wrong type."""
     if view.ids is None:
         raise InputError(f"{attack} over many views knows examples by their id: pass View(ids=...)")
     ids, rows = view.ids, len(as_rows(view.grads))

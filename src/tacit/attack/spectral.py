@@ -1,4 +1,4 @@
-"""Attacks on the batch as a cloud of points: its principal directions, without side information."""
+"""Attacks along the principal directions of a batch, without side information."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.spec import require
 @ATTACKS.register("energy")
 @dataclass(frozen=True)
 class Energy(Attack):
-    """Score by the energy in the weak directions of the batch, where only noise lives.
+    """Score by the energy in the weak directions of the batch, which hold only noise.
 
     ``r(g_i) = sum over the weaker share of directions v_j of ((g_i - mean) . v_j)^2``, with ``v_j``
     the principal directions of the centred batch. Cut gradients lie near a few directions; a

@@ -1,8 +1,8 @@
 """One attack over a whole tape: what it finds in each batch, by each epoch and altogether.
 
-Attacks are judged fairly: side information never comes from the rows that are scored. Whoever
-knows a class's centre from the same rows finds "labels" in pure noise. So half of the batch informs
-the attack on the other half, and rows that were given away as hints are not counted.
+Attacks are judged fairly: side information never comes from the rows that are scored, because
+class centres of the same rows would find "labels" in pure noise. So half of the batch informs the
+attack on the other half, and rows that were given as hints are not counted.
 """
 
 from __future__ import annotations

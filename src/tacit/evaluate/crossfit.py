@@ -60,7 +60,7 @@ def cross_fit(
 
     Args:
         attack: one that needs ``labelled`` rows, such as ``supervised``.
-        view: the rows; what it knows besides labels is passed on.
+        view: the rows; the rest of ``view.known`` is passed on.
         labels: ``[B]`` class indices.
         rng: draws the folds and whatever the attack draws.
         folds: how many; each fit takes all but one.

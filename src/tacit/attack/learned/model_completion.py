@@ -28,6 +28,8 @@ from tacit.rows import as_rows, exponent
 from tacit.spec import require
 from tacit.types import View
 
+_HIDDEN: Final = (128, 64)  # widths of the network's hidden layers
+_FLAT: Final = 1e-12  # embeddings that differ by less are equal
 _BATCH: Final = 128
 _RATE: Final = 2e-3
 _KEEP: Final = 0.99  # share of the averaged weights that a step keeps
@@ -125,10 +127,6 @@ def _beta(count: int, alpha: float, rng: torch.Generator) -> Tensor:
     pair = drawn[first, :, torch.arange(count)]
     share = pair[:, 0] / pair.sum(dim=1).clamp_min(1e-30)
     return torch.maximum(share, 1 - share).unsqueeze(1)
-
-
-_HIDDEN: Final = (128, 64)
-_FLAT: Final = 1e-12
 
 
 @final
