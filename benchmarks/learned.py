@@ -183,11 +183,11 @@ def attacked(run: Path, spec: str, epoch: int, truth: dict[int, int]) -> float:
         return best_threshold(views, truth)
     if spec.startswith("completion"):
         return completed(spec, views, truth, classes)
-    pursuit = attack.get(spec).pursue(torch.Generator().manual_seed(0))
-    assert pursuit is not None
+    stream = attack.get(spec).streaming(torch.Generator().manual_seed(0))
+    assert stream is not None
     for view in views:
-        pursuit.add(replace(view, known=known))
-    found = pursuit.result()
+        stream.add(replace(view, known=known))
+    found = stream.result()
     assert found.clusters is not None
     return clustering_accuracy(found.clusters, [truth[i] for i in found.ids.tolist()])
 

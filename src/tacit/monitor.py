@@ -1,4 +1,4 @@
-"""Live leakage: cheap attacks on releases while training runs."""
+"""Live leakage: cheap attacks on each release while training runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 _FORMAT = 1
 _SMALL = 127  # classes that fit into a byte
-_DENSE = 1 << 26  # ids below this are places in an array: half a gigabyte at most
+_DENSE = 1 << 26  # ids below this are indices of an array: half a gigabyte at most
 
 
 @final
@@ -58,8 +58,8 @@ class MemoryMonitor:
         self._direction: Tensor | None = None
         self._sums = np.zeros(0)
         self._labels = np.zeros(0, dtype=np.int8)
-        self._narrow: Tensor | None = None  # the direction in the type of the rows
-        self._waiting: list[tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]] = []
+        self._cast: Tensor | None = None  # the direction in the type of the rows
+        self._collected: list[tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]] = []
 
     def __call__(self, cut: Cut, release: Release) -> None:
         """Score one release; cuts without ids or with very large ones cannot be followed."""
@@ -71,17 +71,17 @@ class MemoryMonitor:
         rows = release.grads.flatten(1)
         if self._seen % self._every == 0:
             self._add_up()
-            self._look(rows)
+            self._update_direction(rows)
         self._seen += 1
-        assert self._narrow is not None  # noqa: S101 - the first release sets it
-        if self._narrow.dtype != rows.dtype or self._narrow.device != rows.device:
-            self._narrow = self._narrow.to(rows)
-        scores = on_host(torch.mv(rows, self._narrow))
-        self._waiting.append((np.array(ids), scores, np.array(on_host(cut.labels))))
+        assert self._cast is not None  # noqa: S101 - the first release sets it
+        if self._cast.dtype != rows.dtype or self._cast.device != rows.device:
+            self._cast = self._cast.to(rows)
+        scores = on_host(torch.mv(rows, self._cast))
+        self._collected.append((np.array(ids), scores, np.array(on_host(cut.labels))))
 
     def _add_up(self) -> None:
-        """Count the releases that wait; one after the other they find warm code and memory."""
-        for ids, found, labels in self._waiting:
+        """Add the scores of collected releases to the sums; in one go, which is faster."""
+        for ids, found, labels in self._collected:
             scores = found.astype(np.float64)
             scores -= scores.mean()
             spread = math.sqrt(np.square(scores).mean())
@@ -91,7 +91,7 @@ class MemoryMonitor:
             self._labels[ids] = labels
             if 0 < spread < math.inf:
                 np.add.at(self._sums, ids, scores / spread)
-        self._waiting.clear()
+        self._collected.clear()
 
     def leak(self) -> float | None:
         """Return the leak AUC of the sums, or None before two classes were seen."""
@@ -142,14 +142,14 @@ class MemoryMonitor:
         self._seen = seen
         self._sums, self._labels = np.array(arrays["sums"]), np.array(arrays["labels"])
         self._direction = torch.from_numpy(np.array(arrays["direction"])).clone() if seen else None
-        self._narrow = self._direction
-        self._waiting.clear()
+        self._cast = self._direction
+        self._collected.clear()
 
-    def _look(self, rows: Tensor) -> None:
+    def _update_direction(self, rows: Tensor) -> None:
         found = principal_direction(rows.double())
         if self._direction is not None and float(found @ self._direction.to(found)) < 0:
             found = -found
-        self._direction = self._narrow = found.contiguous()  # laid out as it is after a restart
+        self._direction = self._cast = found.contiguous()  # laid out as it is after a restart
 
     def _grow(self, size: int) -> None:
         if size > len(self._sums):
@@ -199,8 +199,10 @@ class LeakMonitor:
         self.attacks = tuple({str(a): a for a in map(get_attack, attacks)}.values())
         self._classes = classes
         self._seed = seed
-        self._over_run = {
-            str(a): _OverRun(a, classes=classes, seed=seed) for a in self.attacks if a.adds_up
+        self._streamed = {
+            str(a): _StreamedAttack(a, classes=classes, seed=seed)
+            for a in self.attacks
+            if a.adds_up
         }
         self._meters = self._fresh()
         self._recent = self._fresh()
@@ -209,9 +211,9 @@ class LeakMonitor:
         self._seen = 0
 
     def __call__(self, cut: Cut, release: Release) -> None:
-        """Attack one release and pool the scores; batches that offer no side information pass."""
-        for pursued in self._over_run.values():
-            pursued.add(cut, release)
+        """Attack one release and pool the scores; an attack skips batches that cannot inform it."""
+        for streamed in self._streamed.values():
+            streamed.add(cut, release)
         self._seen += 1
         if (self._seen - 1) % self._every:
             return
@@ -234,19 +236,19 @@ class LeakMonitor:
     def _scores(
         self, attack: Attack, cut: Cut, release: Release, shared: list[PreparedView]
     ) -> Tensor | None:
-        """Return an attack's scores, or None where the batch offers no side information.
+        """Return an attack's scores, or None if the batch cannot inform it.
 
-        Attacks that need none share what they see, and what they make of it.
+        Attacks without needs share one prepared view, with what is cached in it.
         """
         if not attack.needs and shared:
             return attack.scores(shared[0], self._rng)
         view = _view(attack, cut, release, classes=self._classes, rng=self._rng)
         if view is None:
             return None
-        sight = attack.look(view)
+        prepared = attack.prepare(view)
         if not attack.needs:
-            shared.append(sight)
-        return attack.scores(sight, self._rng)
+            shared.append(prepared)
+        return attack.scores(prepared, self._rng)
 
     def report(self) -> dict[str, PooledLeak]:
         """Return what each attack has found so far; attacks without a usable batch are left out."""
@@ -255,7 +257,7 @@ class LeakMonitor:
     def recent(self) -> dict[str, PooledLeak]:
         """Return what each attack has found since the last call, e.g. in one epoch or one day.
 
-        Of an attack that adds up over epochs, what it knows by now.
+        For an attack that adds up over epochs, it is what the attack has found in all so far.
         """
         found = self._compute(self._recent, new_only=True)
         self._recent = self._fresh()
@@ -269,7 +271,7 @@ class LeakMonitor:
     ) -> dict[str, PooledLeak]:
         rng = np.random.default_rng(self._seed)
         asked = {
-            str(attack): self._over_run[str(attack)].meter(new_only=new_only)
+            str(attack): self._streamed[str(attack)].meter(new_only=new_only)
             if attack.adds_up
             else meters[str(attack)]
             for attack in self.attacks
@@ -279,31 +281,31 @@ class LeakMonitor:
 
 
 @final
-class _OverRun:
-    """An attack that follows each example over all its releases, and the labels to judge it by."""
+class _StreamedAttack:
+    """A streaming attack on all releases, with the labels by which it is judged."""
 
     def __init__(self, attack: Attack, *, classes: int, seed: int) -> None:
         self._attack = attack
         self._classes = classes
         self._rng = torch.Generator().manual_seed(seed)
-        # What is known about a class makes the attack one on that class.
+        # Side information about one class makes it an attack on that class: one stream for each.
         self._each = classes > 2 and attack.about_one_class
-        self._pursuits = [self._begin(seed) for _ in range(classes if self._each else 1)]
-        self._places = IdIndex()
+        self._streams = [self._begin(seed) for _ in range(classes if self._each else 1)]
+        self._index = IdIndex()
         self._labels = torch.zeros(0, dtype=torch.int64)
         self._new = False
 
     def _begin(self, seed: int) -> StreamingAttack:
-        pursuit = self._attack.pursue(torch.Generator().manual_seed(seed))
-        if pursuit is None:
+        stream = self._attack.streaming(torch.Generator().manual_seed(seed))
+        if stream is None:
             raise InputError(
                 f"{self._attack} adds up over epochs but has no way to follow examples: "
-                "give it a pursue method, or set adds_up = False"
+                "give it a streaming method, or set adds_up = False"
             )
-        return pursuit
+        return stream
 
     def add(self, cut: Cut, release: Release) -> None:
-        """Show one release to the attack; refuse one whose examples are not known."""
+        """Show one release to the attack; refuse one without ids."""
         if cut.ids is None:
             raise InputError(
                 f"{self._attack} adds up what is released about each example over the epochs and "
@@ -312,29 +314,29 @@ class _OverRun:
             )
         ids = ids_of(View(grads=release.grads, ids=cut.ids), attack=self._attack)
         self._keep(ids, cut.labels.detach().cpu().long())
-        for number, pursuit in enumerate(self._pursuits):
+        for number, stream in enumerate(self._streams):
             known = replace(cut, labels=(cut.labels == number).long()) if self._each else cut
             view = _view(self._attack, known, release, classes=self._classes, rng=self._rng)
             if view is not None:
-                pursuit.add(view)
+                stream.add(view)
                 self._new = True
 
     def _keep(self, ids: Tensor, labels: Tensor) -> None:
-        places = self._places.take(ids)
-        self._labels = grown(self._labels, len(self._places))
-        self._labels[places] = labels
+        positions = self._index.positions(ids)
+        self._labels = grown(self._labels, len(self._index))
+        self._labels[positions] = labels
 
     def meter(self, *, new_only: bool) -> LeakMeter | OneVsRest:
-        """Return the scores by now against the labels; with ``new_only`` only if more came."""
+        """Return a meter of the scores so far; with ``new_only`` an empty one if nothing is new."""
         meter = meter_for(self._classes)
         if new_only and not self._new:
             return meter
         self._new = self._new and not new_only
-        for number, pursuit in enumerate(self._pursuits):
-            found = pursuit.result()
+        for number, stream in enumerate(self._streams):
+            found = stream.result()
             if len(found.ids) == 0:
                 continue
-            labels = self._labels[self._places.take(found.ids)]
+            labels = self._labels[self._index.positions(found.ids)]
             if self._each and isinstance(meter, OneVsRest):
                 meter.add_class(number, found.scores, (labels == number).long())
             else:
@@ -345,7 +347,7 @@ class _OverRun:
 def _view(
     attack: Attack, cut: Cut, release: Release, *, classes: int, rng: torch.Generator
 ) -> View | None:
-    """Return what an attack sees of a release, or None where the batch cannot inform it."""
+    """Return an attack's view of a release, or None if the batch cannot inform it."""
     try:
         known = reveal(attack, clean=cut.grads, released=release.grads, labels=cut.labels, rng=rng)
     except KnowledgeError:

@@ -32,7 +32,7 @@ def test_recording_changes_nothing(run):
         assert all(torch.equal(plain[key], kept[key]) for key in plain)
 
 
-def test_the_tape_holds_what_was_seen(run):
+def test_the_tape_holds_what_the_feature_party_saw(run):
     results = json.loads((run / "kept" / "results.json").read_text())
     tape = RecordedTape(run / "kept" / "feature_party_0.tape")
     views = list(tape)
@@ -77,7 +77,7 @@ def embedded(page):
     return text[start : text.index("</script>", start)].replace("<\\/", "</")
 
 
-def test_training_runs_become_a_page(run, capsys):
+def test_an_audited_run_gets_a_page(run, capsys):
     page = run / "runs.html"
     assert main(["report", str(run / "plain"), str(run / "kept"), "--out", str(page)]) == 0
     assert "marvell(s=4)" in page.read_text()

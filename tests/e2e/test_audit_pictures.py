@@ -64,7 +64,7 @@ def test_a_run_on_images_shows_them_with_their_labels(run, tmp_path, capsys):
     assert "No pictures are shown: a record has no pixels" in page.read_text()
 
 
-def test_naming_the_data_set_or_the_tape_comes_to_the_same(run, tmp_path, capsys):
+def test_naming_the_data_set_or_the_tape_gives_the_same_pictures(run, tmp_path, capsys):
     capsys.readouterr()
     quick = ["--features", run / "one.npy"]
     assert audit(run, "--out", tmp_path / "a.html", *quick) == 0

@@ -34,6 +34,6 @@ def test_marvell_adds_up_as_its_divergence_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_max_norm_gives_nearly_all_labels_away(tmp_path):
+def test_max_norm_leaks_nearly_all_labels(tmp_path):
     _, record = audited(tmp_path, "max_norm")
     assert record["epochs"]["memory"][-1]["leak_auc"] > 0.95

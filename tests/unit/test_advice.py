@@ -185,7 +185,7 @@ def live(leak, low, high):
         ({}, None, None, "unknown", "nothing is known"),
     ],
 )
-def test_the_end_of_a_run_is_put_into_words(found, memory, sum_kl, state, said):
+def test_the_verdict_at_the_end_of_a_run(found, memory, sum_kl, state, said):
     setting = AuditedSetting(spec="marvell(s=4, covariance=full)", releases=60)
     verdict = verdict_of(found, memory, setting=setting, sum_kl=sum_kl)
     assert verdict["state"] == state
@@ -196,7 +196,7 @@ def test_the_end_of_a_run_is_put_into_words(found, memory, sum_kl, state, said):
         assert planned(60) in verdict["text"]
 
 
-def test_a_claim_of_all_releases_is_that_of_their_sum():
+def test_the_claim_over_all_releases_adds_their_divergences():
     setting = AuditedSetting(spec="marvell(sum_kl=0.001, covariance=full)", releases=9.2)
     memory = MemoryLeak(leak=0.6, low=0.59, high=0.61)
     (one,) = verdict_of({}, memory, setting=setting, sum_kl=0.001)["findings"]

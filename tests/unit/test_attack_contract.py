@@ -32,9 +32,9 @@ class Broken(Attack):
 class Mutates(Broken):
     """Normalises what it was handed, in place."""
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        lengths = norms(sight.rows)
-        sight.view.grads.detach().div_(2.0)
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        lengths = norms(prepared.rows)
+        prepared.view.grads.detach().div_(2.0)
         return lengths
 
 
@@ -42,32 +42,32 @@ class Mutates(Broken):
 class IgnoresRng(Broken):
     """Breaks ties with global randomness."""
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return norms(sight.rows) + torch.rand(len(sight.rows))
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return norms(prepared.rows) + torch.rand(len(prepared.rows))
 
 
 @dataclass(frozen=True)
 class LeaksScale(Broken):
     """Computes on the raw gradients, whose squares vanish when they are small."""
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.view.grads.float().flatten(1).square().sum(dim=1).clamp(max=1e30)
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.view.grads.float().flatten(1).square().sum(dim=1).clamp(max=1e30)
 
 
 @dataclass(frozen=True)
 class ByPlace(Broken):
     """Prefers rows that come first."""
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return -torch.arange(len(sight.rows), dtype=torch.float64)
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return -torch.arange(len(prepared.rows), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class ByShape(Broken):
     """Reads only the first slice of a row that is not flat."""
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        grads = sight.view.grads
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        grads = prepared.view.grads
         return grads.double().reshape(len(grads), -1)[:, : grads.shape[-1]].sum(dim=1)
 
 
@@ -75,16 +75,16 @@ class ByShape(Broken):
 class Coarse(Broken):
     """Works in the type it was handed."""
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows.to(sight.view.grads.dtype).sum(dim=1)
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows.to(prepared.view.grads.dtype).sum(dim=1)
 
 
 @dataclass(frozen=True)
 class DividesByZero(Broken):
     """Forgets that lengths and spreads may be zero."""
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows.sum(dim=1) / norms(sight.rows)
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows.sum(dim=1) / norms(prepared.rows)
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class CountsItself(Broken):
 
     needs = frozenset({"hints"})
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return (sight.rows @ sight.rows[sight.hints].T).amax(dim=1)
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return (prepared.rows @ prepared.rows[prepared.hints].T).amax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class UnknownNeed(Broken):
 
     needs = frozenset({"labels"})
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows[:, 0]
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows[:, 0]
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class ReadsInSecret(Broken):
 
     needs = frozenset({"embeddings"})
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows[:, 0]
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows[:, 0]
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class ReadsWeights(Broken):
 
     reads = frozenset({"weights"})
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows[:, 0]
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows[:, 0]
 
 
 @dataclass(frozen=True)
@@ -133,16 +133,16 @@ class UnknownForm(Broken):
 
     audit_forms = (AuditForm("memory(of=nothing)"),)
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows[:, 0]
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows[:, 0]
 
 
 @dataclass(frozen=True)
 class WrongShape(Broken):
     """Returns a column."""
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows[:, :1]
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows[:, :1]
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_reveal_has_a_centre_per_class_prior_and_classes() -> None:
         needs = frozenset({"centres", "prior", "classes", "embeddings"})
         centre = "median"
 
-        def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-            return sight.rows[:, 0]
+        def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+            return prepared.rows[:, 0]
 
     grads = torch.tensor([[[1.0]], [[2.0]], [[9.0]], [[3.0]], [[5.0]]])
     labels = torch.tensor([0, 0, 0, 1, 2])
@@ -125,8 +125,8 @@ def test_reveal_refuses_what_it_cannot_draw() -> None:
     class NeedsLabelled(Attack):
         needs = frozenset({"labelled"})
 
-        def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-            return sight.rows[:, 0]
+        def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+            return prepared.rows[:, 0]
 
     grads = torch.ones(3, 2)
     with pytest.raises(KnowledgeError, match=r"known\.labelled"):
@@ -226,11 +226,11 @@ def test_a_seed_is_not_a_generator() -> None:
         Norm()(View(grads=torch.ones(2, 2)), 0)  # type: ignore[arg-type]
 
 
-def test_side_information_that_is_not_declared_stays_out_of_sight() -> None:
+def test_side_information_that_is_not_declared_cannot_be_read() -> None:
     @dataclass(frozen=True)
     class Nosy(Attack):
-        def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-            return sight.rows @ sight.positive
+        def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+            return prepared.rows @ prepared.positive
 
     with pytest.raises(KnowledgeError, match=r"known\.positive was not declared"):
         Nosy()(View(grads=torch.ones(2, 2), known=Known(positive=torch.ones(2))), seeded())
@@ -251,8 +251,8 @@ def test_embeddings_are_checked_where_they_are_declared(
     class Looker(Attack):
         needs = frozenset({"embeddings"})
 
-        def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-            return sight.rows[:, 0]
+        def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+            return prepared.rows[:, 0]
 
     with pytest.raises(kind, match=words):
         Looker()(View(grads=torch.ones(2, 2), embeddings=embeddings), seeded())
@@ -262,14 +262,14 @@ def test_embeddings_are_checked_where_they_are_declared(
 def test_scores_of_the_wrong_form_are_refused(scores: Tensor) -> None:
     @dataclass(frozen=True)
     class Sloppy(Attack):
-        def score(self, _sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        def score(self, _prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
             return scores
 
     with pytest.raises(InputError, match="finite score for each of 2 rows"):
         Sloppy()(View(grads=torch.ones(2, 2)), seeded())
 
 
-def test_median_attack_shrugs_off_an_outlier_that_moves_the_mean() -> None:
+def test_median_attack_resists_an_outlier_that_moves_the_mean() -> None:
     example = low_rank(256, 16)
     released = example.released.clone()
     released[(example.labels == 0).nonzero()[0]] *= -1e4

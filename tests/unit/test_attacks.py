@@ -52,7 +52,7 @@ def test_every_registered_attack_has_a_batch_on_which_it_must_succeed() -> None:
 
 
 @pytest.mark.parametrize("name", attacks.names())
-def test_succeeds(name: str) -> None:
+def test_attack_succeeds_on_its_batch(name: str) -> None:
     example, threshold = SUCCESS[name]
     assert leak(name, example()) >= threshold
 
@@ -84,7 +84,7 @@ def hint_handicap(attack: Attack, positives: int) -> float:
     return attack.k / positives * (0.5 - (attack.k - 1) / (2 * attack.k - 1))
 
 
-def test_majority_and_principal_say_which_class_is_positive() -> None:
+def test_majority_and_principal_score_the_positive_class_higher() -> None:
     for name in ("majority", "principal", "norm"):
         assert pooled_auc(run(name, low_rank()), low_rank().labels) > 0.95, name
     above_half = run("majority", low_rank()) > 0.5
@@ -128,7 +128,7 @@ def small(rows: int = 30, width: int = 6) -> Example:
     return Example(grads, grads, (torch.arange(rows) % 3 == 0).long())
 
 
-def test_majority_is_the_double_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_majority_equals_a_double_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     grads = small().released
     grads[4] = 0.0
     votes = [
@@ -142,13 +142,13 @@ def test_majority_is_the_double_loop(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(Majority()(View(grads=grads), seeded()), expected)
 
 
-def test_orthogonal_rows_do_not_vote() -> None:
+def test_majority_ignores_orthogonal_rows() -> None:
     rows = torch.linalg.qr(torch.randn(16, 16, generator=seeded(), dtype=torch.float64))[0]
     assert Majority()(View(grads=rows), seeded()).tolist() == [0.0] * 16
 
 
 @pytest.mark.parametrize(("rows", "width"), [(40, 8), (41, 7), (8, 40), (9, 9)])
-def test_energy_is_the_lower_half_of_the_svd(rows: int, width: int) -> None:
+def test_energy_equals_the_lower_half_of_the_svd(rows: int, width: int) -> None:
     grads = torch.randn(rows, width, generator=seeded(2), dtype=torch.float64).numpy()
     centred = grads - grads.mean(axis=0)
     _, values, directions = np.linalg.svd(centred)
@@ -160,7 +160,7 @@ def test_energy_is_the_lower_half_of_the_svd(rows: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(40, 8), (8, 40)])
-def test_principal_is_the_top_singular_vector(rows: int, width: int) -> None:
+def test_principal_equals_the_top_singular_vector(rows: int, width: int) -> None:
     grads = torch.randn(rows, width, generator=seeded(2), dtype=torch.float64)
     centred = (grads - grads.mean(dim=0)).numpy()
     top = centred @ np.linalg.svd(centred)[2][0]
@@ -170,7 +170,7 @@ def test_principal_is_the_top_singular_vector(rows: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["mean", "median"])
-def test_centres_attacks_are_the_loop(name: str) -> None:
+def test_mean_and_median_equal_a_loop(name: str) -> None:
     example = small()
     rows = example.released.numpy()
     middle = np.mean if name == "mean" else np.median
@@ -182,7 +182,7 @@ def test_centres_attacks_are_the_loop(name: str) -> None:
     np.testing.assert_array_equal(hard.numpy(), (far[:, 1] <= far[:, 0]).astype(float))
 
 
-def test_a_tie_is_positive_when_hard_and_zero_when_not() -> None:
+def test_a_tie_scores_one_if_hard_and_zero_otherwise() -> None:
     view = View(grads=torch.zeros(1, 2), known=Known(centres=torch.tensor([[1.0, 0.0], [0.0, 1]])))
     assert Mean(hard=True)(view, seeded()).tolist() == [1.0]
     assert Mean()(view, seeded()).tolist() == [0.0]
@@ -199,7 +199,7 @@ def test_continuous_scores_rank_where_hard_ones_only_split() -> None:
 
 
 @pytest.mark.parametrize("by", ["inner", "cosine", "distance"])
-def test_hint_is_the_loop_and_leaves_out_the_hint_itself(by: str) -> None:
+def test_hint_equals_a_loop_that_leaves_out_the_hint_itself(by: str) -> None:
     rows = small().released
     hints = [1, 5, 7]
     similar: Callable[[Tensor, Tensor], Tensor] = {
@@ -216,7 +216,7 @@ def test_hint_is_the_loop_and_leaves_out_the_hint_itself(by: str) -> None:
 # --- what the hint attack knows does not count --------------------------------------------------
 
 
-def test_a_hint_does_not_find_itself() -> None:
+def test_a_hint_is_not_scored_against_itself() -> None:
     """In noise, a hint compared with itself would score far above every other row."""
     grads = torch.randn(200, 500, generator=seeded(1))
     for k in (1, 5):
@@ -256,7 +256,7 @@ def test_hints_come_as_indices_or_as_a_mask() -> None:
 
 @pytest.mark.parametrize("spec", VARIANTS)
 @pytest.mark.parametrize("factor", [2.0**-996, 2.0**-531, 2.0**-80, 2.0**66, 2.0**531, 2.0**996])
-def test_ranking_survives_any_scale(spec: str, factor: float) -> None:
+def test_ranking_does_not_depend_on_scale(spec: str, factor: float) -> None:
     example = small()
     scaled = Example(example.clean * factor, example.released * factor, example.labels)
     plain, other = run(spec, example), run(spec, scaled)
@@ -281,7 +281,7 @@ def test_scores_of_different_batches_are_in_the_same_units(spec: str, degree: in
     torch.testing.assert_close(run(spec, tripled), 3.0**degree * run(spec, example))
 
 
-def test_known_gradients_move_with_the_released_ones() -> None:
+def test_known_gradients_are_scaled_with_the_released_ones() -> None:
     """A clean gradient far larger or smaller than the release keeps its distance."""
     for far in (1e-30, 1e30):
         centres = torch.tensor([[0.0], [far]], dtype=torch.float64)

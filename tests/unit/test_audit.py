@@ -12,7 +12,7 @@ from tacit import Cut, Guard, LeakMonitor, run_audit
 from tacit.attack import ATTACKS as REGISTERED
 from tacit.attack import Attack, AuditForm, Cause, LabelledAttack, get
 from tacit.audit.attack_choice import default_attacks
-from tacit.audit.evaluate_view import exposed
+from tacit.audit.attack_run import fair_scores
 from tacit.audit.result import histogram, roc
 from tacit.audit.verdict import headline, judge
 from tacit.errors import KnowledgeError, SpecError, UsageError
@@ -90,7 +90,7 @@ def test_without_protection_every_attack_on_gradients_succeeds(unprotected):
     assert unprotected.worst()["leak_auc"] == max(row["leak_auc"] for row in unprotected.table)
 
 
-def test_the_record_is_complete_and_plain(unprotected):
+def test_the_record_is_complete_and_holds_plain_values(unprotected):
     record = json.loads(unprotected.to_json())
     assert record == unprotected.record
     for row in record["table"]:
@@ -127,8 +127,8 @@ class FirstColumn(Attack):
     remedy = "drop the first column"
     live = True
 
-    def score(self, sight, _rng, /):
-        return sight.rows[:, 0]
+    def score(self, prepared, _rng, /):
+        return prepared.rows[:, 0]
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class LastColumn(Attack):
 
     audit_forms = (AuditForm("last(width=2)", 2), AuditForm("memory(of=last)", 1))
 
-    def score(self, sight, _rng, /):
-        return sight.rows[:, -self.width :].sum(dim=1)
+    def score(self, prepared, _rng, /):
+        return prepared.rows[:, -self.width :].sum(dim=1)
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class NeedsParameter(Attack):
 
     column: int
 
-    def score(self, sight, _rng, /):
-        return sight.rows[:, self.column]
+    def score(self, prepared, _rng, /):
+        return prepared.rows[:, self.column]
 
 
 @dataclass(frozen=True)
@@ -168,16 +168,16 @@ class OnEmbeddings(Attack):
     needs = frozenset({"embeddings"})
     reads = frozenset({"embeddings"})
 
-    def score(self, sight, _rng, /):
-        return sight.view.embeddings[:, 0].double()
+    def score(self, prepared, _rng, /):
+        return prepared.view.embeddings[:, 0].double()
 
 
 @dataclass(frozen=True)
 class NearestMean(LabelledAttack):
     """Score by the nearer of the class means of the labelled rows."""
 
-    def score(self, sight, rng, /):
-        return self.log_odds(sight.view, rng)
+    def score(self, prepared, rng, /):
+        return self.log_odds(prepared.view, rng)
 
     def log_odds(self, view, rng, *, honest=True):
         found = self.probabilities(view, rng, honest=honest).log()
@@ -284,7 +284,7 @@ def test_what_does_not_apply_is_left_out_with_a_reason_or_refused():
         run_audit(tape, labels_by_id(labels), ["enrgy"])
 
 
-def test_many_classes_are_sorted_into_groups():
+def test_many_classes_are_clustered():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 4, size=2000)
     centres = rng.normal(size=(4, 16))
@@ -329,7 +329,7 @@ def test_side_information_never_comes_from_the_rows_that_are_scored(name):
     for _ in range(60):
         view = View(grads=torch.randn(40, 400, generator=rng))
         labels = (torch.arange(40) % 4 == 0).long()
-        values += [auc(s, y) for s, y in exposed(get(name), view, labels, rng) if y.sum() > 0]
+        values += [auc(s, y) for s, y in fair_scores(get(name), view, labels, rng) if y.sum() > 0]
     error = 4 * np.std(values) / math.sqrt(len(values))
     assert abs(np.mean(values) - 0.5) < error
 
@@ -369,7 +369,7 @@ def verdict(leak, half=0.01, *, null_high=0.53, baseline=None, bound=None, thres
         (verdict(0.52, threshold=0.7), "nothing found"),
     ],
 )
-def test_states(found, state):
+def test_verdict_states(found, state):
     assert found.state == state
     assert "safe" not in found.text
 
@@ -409,7 +409,7 @@ def small(rows, **columns):
 
 
 @pytest.mark.parametrize("rows", [5, 6])
-def test_a_handful_of_rows_decides_nothing(rows):
+def test_too_few_rows_are_undecided(rows):
     tape, y = small(rows)
     result = run_audit(tape, y)
     assert result.record["state"] == "unknown"
@@ -423,7 +423,7 @@ def test_an_epoch_that_has_just_begun_does_not_stop_the_audit():
     assert result.record["trained"] is not None
 
 
-def test_steps_of_one_row_and_of_one_class_are_passed_over():
+def test_steps_of_one_row_or_one_class_are_skipped():
     tape, y = small(40, step=np.arange(40))
     result = run_audit(tape, y)
     assert {"norm", "cosine", "hint"} <= {item["attack"] for item in result.record["skipped"]}
@@ -440,13 +440,13 @@ def test_epochs_are_counted_as_they_are_numbered():
     assert [point["epoch"] for point in record["reference"]] == [5, 6]
 
 
-def test_views_without_epochs_are_one_epoch_and_may_be_passed_over_once():
+def test_views_without_epochs_are_one_epoch_and_may_be_an_iterator():
     views = (View(grads=torch.randn(50, 3)) for _ in range(4))
     record = run_audit(views, np.arange(200) % 2, ["norm", "memory"]).record
     assert [len(points) for points in record["epochs"].values()] == [1, 1]
 
 
-def test_many_groups_named_in_noise_are_no_leak():
+def test_many_random_clusters_are_not_reported_as_a_leak():
     rng = np.random.default_rng(1)
     grads, y = rng.normal(size=(2000, 8)), np.arange(2000) % 40
     for row in run_audit(ColumnTape.of({"grads": grads}), y).table:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tacit.audit.truth import survey
+from tacit.audit.truth import summarise
 from tacit.cli import main
 from tacit.errors import UsageError
 from tacit.tape import TapeWriter, open_tape
@@ -182,7 +182,7 @@ def refused(capsys, *words):
 
 
 @pytest.mark.parametrize("name", UNFOLDING)
-def test_what_would_unfold_is_refused_without_the_memory(tmp_path, truth, name):
+def test_decompression_bombs_are_refused_without_taking_memory(tmp_path, truth, name):
     make, says = UNFOLDING[name]
     place = make(tmp_path)
     if place.is_file():
@@ -211,7 +211,7 @@ def test_what_would_unfold_is_refused_without_the_memory(tmp_path, truth, name):
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_arrays_that_are_not_what_they_say(tmp_path, truth, good, capsys, name):
+def test_arrays_with_false_headers_are_refused(tmp_path, truth, good, capsys, name):
     content = DECLARED[name]
     alone = npy(tmp_path / "x.npy", content)
     assert "not a readable .npy file" in refused(capsys, alone, "--truth", truth)
@@ -223,7 +223,7 @@ def test_arrays_that_are_not_what_they_say(tmp_path, truth, good, capsys, name):
     assert "not a readable .npz file" in refused(capsys, inside, "--truth", truth)
 
 
-def test_archives_that_no_one_would_write(tmp_path, truth, capsys):
+def test_archives_that_numpy_does_not_write_are_refused(tmp_path, truth, capsys):
     good = header((ROWS, 8)) + bytes(ROWS * 32)
     strange = packed(tmp_path / "x.npz", method=zipfile.ZIP_BZIP2, grads=(good, 0))
     assert "packed by method 12" in refused(capsys, strange, "--truth", truth)
@@ -240,10 +240,10 @@ def test_members_that_are_not_columns_are_not_read(tmp_path):
         grads=(header((ROWS, 8)) + bytes(ROWS * 32), 0),
         junk=(header((LARGE // 4,)), LARGE),
     )
-    assert len(survey(open_tape(place)).rows) == ROWS
+    assert len(summarise(open_tape(place)).rows) == ROWS
 
 
-def test_arrays_are_what_they_were_in_both_orders_and_all_types(tmp_path):
+def test_arrays_of_all_types_and_both_orders_are_read_exactly(tmp_path):
     for dtype in ("f2", "f4", "f8", ">f4"):
         for order in "CF":
             grads = np.asarray(np.random.default_rng(0).normal(size=(ROWS, 3)), dtype, order=order)
@@ -253,7 +253,7 @@ def test_arrays_are_what_they_were_in_both_orders_and_all_types(tmp_path):
                 assert np.array_equal(view.grads.numpy(), grads)
 
 
-def test_a_certificate_that_is_nested_without_end(tmp_path, good, truth, capsys):
+def test_a_deeply_nested_certificate_is_refused(tmp_path, good, truth, capsys):
     (tmp_path / "deep.json").write_text("[" * 200_000)
     said = refused(capsys, good, "--truth", truth, "--certificate", tmp_path / "deep.json")
     assert "not a readable JSON file" in said
@@ -315,7 +315,7 @@ def fuzzed(folder, *, tries, seed):
         for _ in range(tries):
             place.write_bytes(mutated(content, rng))
             try:
-                survey(open_tape(tape))
+                summarise(open_tape(tape))
                 counts["read"] += 1
             except UsageError as error:
                 counts["refused" if str(error).isprintable() else "unprintable"] += 1
@@ -323,7 +323,7 @@ def fuzzed(folder, *, tries, seed):
     return counts
 
 
-def test_mutated_files_are_refused_or_read_and_do_no_harm(tmp_path):
+def test_mutated_files_are_refused_or_read(tmp_path):
     """In a process of its own: what ends a process would end this one too."""
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", FUZZ, str(tmp_path), "60", "1", json.dumps(sys.path), __file__],

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from supervised_examples import BEYOND, MLP, QUADRATIC, deviation, judged, seeded, shifted
 from tacit.attack import Attack, Norm, PreparedView, Supervised, get
-from tacit.attack._classifiers import deal
+from tacit.attack._classifiers import stratified_folds
 from tacit.errors import InputError, KnowledgeError, ParameterError, SpecError
 from tacit.evaluate import cross_fit, cross_fit_probabilities, prediction_baseline
 from tacit.measure import auc
@@ -24,7 +24,7 @@ from tacit.types import View
 # --- folds --------------------------------------------------------------------------------------
 
 
-def test_cross_fitted_noise_spreads_no_more_than_is_said() -> None:
+def test_cross_fitted_noise_spreads_no_more_than_documented() -> None:
     """Over many data sets: mean zero, and between one and sqrt(2) null standard deviations."""
     labels = (torch.arange(300) % 3 == 0).long()
     sd = math.sqrt(301 / (12 * 100 * 200))
@@ -52,11 +52,11 @@ def test_rows_of_one_id_do_not_leak_over_folds() -> None:
 def test_folds_spread_classes_and_keep_groups_together() -> None:
     groups = np.repeat(np.arange(50), 3)
     classes = np.repeat((np.arange(50) % 5 == 0).astype(np.int64), 3)
-    fold = deal(classes, groups, folds=3, rng=np.random.default_rng(0))
+    fold = stratified_folds(classes, groups, folds=3, rng=np.random.default_rng(0))
     assert all(len(set(fold[groups == g])) == 1 for g in range(50))
     counts = np.stack([np.bincount(fold[classes == c]) / 3 for c in (0, 1)])
     assert (counts.max(axis=1) - counts.min(axis=1) <= 1).all()
-    assert (fold != deal(classes, groups, folds=3, rng=np.random.default_rng(1))).any()
+    assert (fold != stratified_folds(classes, groups, folds=3, rng=np.random.default_rng(1))).any()
 
 
 # --- the prediction baseline --------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_baseline_finds_steps_that_no_regression_does() -> None:
     assert auc(prediction_baseline(features, labels, rng=rng), labels) > 0.95
 
 
-def test_baseline_of_noise_is_nothing() -> None:
+def test_baseline_of_noise_is_chance() -> None:
     features, labels = shifted(1500, 8, 0.0)
     found = auc(prediction_baseline(features, labels, rng=seeded()), labels)
     assert abs(found - 0.5) <= deviation(labels)
@@ -118,8 +118,8 @@ class FirstColumn(Attack):
 
     needs: ClassVar[frozenset[str]] = frozenset({"labelled"})
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
-        return sight.rows[:, 0]
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
+        return prepared.rows[:, 0]
 
 
 def test_cross_fit_takes_any_attack_that_needs_labels_and_no_other() -> None:

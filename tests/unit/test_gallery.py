@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tacit.audit import Images, run_audit
-from tacit.audit.gallery import Recovered
+from tacit.audit.gallery import RecoveredLabels
 from tacit.data import describe, load, load_pictures, names
 from tacit.errors import InputError, UsageError
 from tacit.measure import clustering_accuracy, clustering_confusion, clustering_names
@@ -75,7 +75,7 @@ def test_large_pictures_shrink_to_the_means_of_squares():
 
 
 @pytest.mark.parametrize("wrong", [PIXELS[0] / 255, PIXELS[0, :2], PIXELS[0, 0]])
-def test_what_is_no_picture_is_refused(wrong):
+def test_arrays_that_are_not_pictures_are_refused(wrong):
     with pytest.raises(InputError, match="a picture is bytes"):
         png(wrong)
 
@@ -94,10 +94,10 @@ def test_names_of_groups_agree_with_accuracy_and_confusion():
 
 
 @pytest.mark.parametrize(("wrong", "more"), [(0, 0), (3, 0), (40, 12), (400, 0)])
-def test_few_wrong_ones_are_shown_apart(wrong, more):
+def test_more_wrong_examples_are_shown_where_few_were_drawn(wrong, more):
     ids = np.arange(1000, 1400)[::-1]
     found = np.where(np.arange(ROWS) < wrong, (LABELS + 1) % CLASSES, LABELS)
-    each = Recovered(ids, LABELS, found)
+    each = RecoveredLabels(ids, LABELS, found)
     drawn, extra = each.drawn(np.random.default_rng(0))
     assert len(set(drawn.tolist())) == 24
     assert len(extra) == more or wrong == 3
@@ -107,13 +107,15 @@ def test_few_wrong_ones_are_shown_apart(wrong, more):
     if wrong == 3:  # all of them are somewhere
         assert {0, 1, 2} <= {*drawn.tolist(), *extra.tolist()}
     # The draw knows nothing of what is right: another attack on the same examples shows the same.
-    other, _ = Recovered(ids[::-1], LABELS[::-1], LABELS[::-1]).drawn(np.random.default_rng(0))
+    other, _ = RecoveredLabels(ids[::-1], LABELS[::-1], LABELS[::-1]).drawn(
+        np.random.default_rng(0)
+    )
     assert set(ids[::-1][other].tolist()) == set(ids[drawn].tolist())
 
 
-def test_the_draw_is_fair():
+def test_examples_are_drawn_uniformly():
     """Of 100 wrong in 400, 24 drawn hold 6 on average: 200 draws, five standard errors."""
-    each = Recovered(np.arange(ROWS), LABELS, np.where(np.arange(ROWS) < 100, -1, LABELS))
+    each = RecoveredLabels(np.arange(ROWS), LABELS, np.where(np.arange(ROWS) < 100, -1, LABELS))
     hits = [(each.drawn(np.random.default_rng(s))[0] < 100).sum() for s in range(200)]
     spread = np.sqrt(24 * 0.25 * 0.75 * (ROWS - 24) / (ROWS - 1) / 200)
     assert np.mean(hits) == pytest.approx(6, abs=5 * spread)
@@ -152,7 +154,7 @@ def test_the_page_shows_the_pictures_of_its_examples(tmp_path, ids):
     assert "<patient" not in text
 
 
-def test_an_adversary_who_knows_labels_names_classes_itself():
+def test_an_attack_that_knows_labels_names_classes_itself():
     result = run_audit(tape(noise=0.5), LABELS, ["supervised"], images=Images(pixels=PIXELS))
     shown = result.record["pictures"]["attacks"]["supervised"]
     right = 1 - shown["wrong"] / shown["examples"]
@@ -161,7 +163,7 @@ def test_an_adversary_who_knows_labels_names_classes_itself():
     assert all(one["label"] == LABELS[int(one["id"])] for one in shown["drawn"])
 
 
-def test_two_classes_that_are_sorted_are_shown_and_those_ranked_are_not():
+def test_two_classes_are_shown_if_clustered_and_not_if_ranked():
     labels = LABELS % 2
     recording = ColumnTape.of({"grads": np.eye(2)[labels] + 0.2 * RNG.normal(size=(ROWS, 2))})
     attacks = ["kmeans(by=direction)", "supervised"]
@@ -211,7 +213,7 @@ def test_pictures_that_do_not_fit_are_refused_or_left_out(tmp_path, which):
         ({"pixels": PIXELS, "ids": TEXTS[:5]}, "has 5 ids for 400 pictures"),
     ],
 )
-def test_images_that_are_none_are_refused(given, message):
+def test_invalid_images_are_refused(given, message):
     with pytest.raises(UsageError, match=message):
         Images(**given)
 

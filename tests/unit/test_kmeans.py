@@ -45,15 +45,15 @@ def shown(labels: Tensor, *, epochs: int = 1, batch: int = 200) -> Iterator[View
             yield looks(rows[ids], ids, epoch=epoch)
 
 
-def pursuit_of(by: str = "embedding") -> StreamingAttack:
-    return KMeans(by=by).pursue(seeded())
+def stream_of(by: str = "embedding") -> StreamingAttack:
+    return KMeans(by=by).streaming(seeded())
 
 
-def pursued(views: Iterable[View], by: str = "embedding") -> Scored:
-    pursuit = pursuit_of(by)
+def streamed(views: Iterable[View], by: str = "embedding") -> Scored:
+    stream = stream_of(by)
     for view in views:
-        pursuit.add(view)
-    return pursuit.result()
+        stream.add(view)
+    return stream.result()
 
 
 def three_classes(rows: int = 600) -> Tensor:
@@ -81,7 +81,7 @@ def test_three_classes_are_told_apart(by: str) -> None:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.25, 0.7])
-def test_directions_of_unprotected_gradients_are_two_bundles(share: float) -> None:
+def test_directions_of_unprotected_gradients_form_two_clusters(share: float) -> None:
     cut = low_rank_cut(1024, 128, positive=share, seed=3)
     threads = torch.get_num_threads()
     scores = KMeans(by="direction")(View(grads=cut.grads), seeded())
@@ -89,7 +89,7 @@ def test_directions_of_unprotected_gradients_are_two_bundles(share: float) -> No
     assert torch.get_num_threads() == threads
 
 
-def test_directions_do_not_know_lengths_and_embeddings_do() -> None:
+def test_lengths_count_by_embedding_and_not_by_direction() -> None:
     labels = torch.arange(400) % 4 == 0
     rows = torch.randn(400, 8, generator=seeded()) * (1 + 99 * labels.unsqueeze(1))
     low, high = null_band(labels, level=1 - 1e-6)
@@ -100,7 +100,7 @@ def test_directions_do_not_know_lengths_and_embeddings_do() -> None:
     assert auc(KMeans()(view, seeded()), labels) == 1.0
 
 
-def test_both_finds_what_either_half_shows() -> None:
+def test_both_finds_what_gradients_or_embeddings_show() -> None:
     """Noise in one half, clouds in the other; columns of any scale count alike."""
     labels = torch.arange(600) % 3 == 0
     noise, clouds = torch.randn(600, 6, generator=seeded(1)), blobs(labels.long(), seed=2)
@@ -155,7 +155,7 @@ def test_degenerate_rows_get_finite_scores_and_no_warning(by: str, rows: Tensor)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scores, clusters = attack(view, seeded()), attack.clusters(view, seeded())
-        found = pursued([view, view], by)
+        found = streamed([view, view], by)
     same = rows.unique(dim=0, return_inverse=True)[1]
     for group in range(int(same.max()) + 1):
         assert scores[same == group].unique().numel() == 1
@@ -168,12 +168,12 @@ def test_degenerate_rows_get_finite_scores_and_no_warning(by: str, rows: Tensor)
 
 
 @pytest.mark.parametrize("by", BY)
-def test_every_epoch_is_sorted_by_itself(by: str) -> None:
+def test_every_epoch_is_clustered_by_itself(by: str) -> None:
     """Clouds jump about, and every epoch has ids of its own, so that all stay in the result."""
-    labels, pursuit = three_classes(1800), pursuit_of(by)
+    labels, stream = three_classes(1800), stream_of(by)
     for view in shown(labels, epochs=3):
-        pursuit.add(looks(view.grads, view.ids + 1800 * (view.epoch or 0), epoch=view.epoch or 0))
-    found = pursuit.result()
+        stream.add(looks(view.grads, view.ids + 1800 * (view.epoch or 0), epoch=view.epoch or 0))
+    found = stream.result()
     assert len(found.ids) == 5400
     for epoch in range(3):
         mine = found.ids // 1800 == epoch
@@ -181,11 +181,11 @@ def test_every_epoch_is_sorted_by_itself(by: str) -> None:
 
 
 def test_groups_that_drift_keep_their_numbers() -> None:
-    labels, pursuit, numbers = three_classes(1200), pursuit_of(), []
+    labels, stream, numbers = three_classes(1200), stream_of(), []
     for epoch in range(6):
         ids = torch.arange(1200) + 1200 * epoch
-        pursuit.add(looks(blobs(labels) + 2.0 * epoch, ids, epoch=epoch))
-        numbers.append(pursuit.result().clusters[-1200:])
+        stream.add(looks(blobs(labels) + 2.0 * epoch, ids, epoch=epoch))
+        numbers.append(stream.result().clusters[-1200:])
     assert all(torch.equal(number, numbers[0]) for number in numbers)
 
 
@@ -193,13 +193,13 @@ def test_the_last_epoch_counts() -> None:
     """Nothing in the first epoch, everything in the second, which shows only half the examples."""
     labels, rng = three_classes(1200), seeded(1)
     noise, clouds = torch.randn(1200, 6, generator=rng), blobs(labels, seed=2)
-    pursuit = pursuit_of()
-    pursuit.add(looks(noise))
-    first = pursuit.result()
+    stream = stream_of()
+    stream.add(looks(noise))
+    first = stream.result()
     assert accuracy(first, labels) < 0.6
     late = torch.randperm(1200, generator=rng)[:600]
-    pursuit.add(looks(clouds[late], late, epoch=1))
-    second = pursuit.result()
+    stream.add(looks(clouds[late], late, epoch=1))
+    second = stream.result()
     assert torch.equal(second.ids, torch.arange(1200))
     assert clustering_accuracy(second.clusters[late], labels[late]) > 0.99
     early = ~torch.isin(second.ids, late)
@@ -207,33 +207,35 @@ def test_the_last_epoch_counts() -> None:
     assert torch.equal(second.scores[early], first.scores[early])
 
 
-def test_a_bad_first_epoch_does_not_hold_back_the_later_ones() -> None:
+def test_a_bad_first_epoch_does_not_spoil_later_ones() -> None:
     """Ten classes that come apart: from the first epoch's centres alone, it would stay at 0.87."""
-    rng, pursuit = seeded(1), pursuit_of()
+    rng, stream = seeded(1), stream_of()
     labels = torch.randint(10, (1000,), generator=rng)
     centres = torch.randn(10, 32, generator=rng)
     for epoch in range(3):
         rows = (0.1 + 0.8 * epoch) * centres[labels] + torch.randn(1000, 32, generator=rng)
-        pursuit.add(looks(rows, epoch=epoch, classes=10))
-    assert accuracy(pursuit.result(), labels) > 0.99
+        stream.add(looks(rows, epoch=epoch, classes=10))
+    assert accuracy(stream.result(), labels) > 0.99
 
 
-def test_rows_beyond_the_sample_are_sorted_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    labels, sizes, run = three_classes(3000), [], clustering._run
+def test_rows_beyond_the_sample_are_assigned_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, sizes, run = three_classes(3000), [], clustering._k_means
     monkeypatch.setattr(clustering, "_SAMPLE", 500)
-    monkeypatch.setattr(clustering, "_run", lambda *a, **k: sizes.append(len(a[0])) or run(*a, **k))
-    views, pursuit = list(shown(labels)), pursuit_of()
+    monkeypatch.setattr(
+        clustering, "_k_means", lambda *a, **k: sizes.append(len(a[0])) or run(*a, **k)
+    )
+    views, stream = list(shown(labels)), stream_of()
     for view in views[:2]:
-        pursuit.add(view)
-    assert accuracy(pursuit.result(), labels) > 0.99
+        stream.add(view)
+    assert accuracy(stream.result(), labels) > 0.99
     for view in views[2:]:
-        pursuit.add(view)
-    assert accuracy(pursuit.result(), labels) > 0.99
+        stream.add(view)
+    assert accuracy(stream.result(), labels) > 0.99
     assert sizes == [400, 600]
 
 
-def test_a_result_half_way_does_not_change_the_outcome() -> None:
-    quiet, asked = pursuit_of(), pursuit_of()
+def test_an_intermediate_result_does_not_change_the_final_one() -> None:
+    quiet, asked = stream_of(), stream_of()
     for view in shown(three_classes(), epochs=2):
         quiet.add(view)
         asked.add(view)
@@ -244,14 +246,14 @@ def test_a_result_half_way_does_not_change_the_outcome() -> None:
 
 def test_views_without_an_epoch_are_one_epoch() -> None:
     views = (replace(view, epoch=None) for view in shown(three_classes()))
-    assert accuracy(pursued(views), three_classes()) > 0.99
+    assert accuracy(streamed(views), three_classes()) > 0.99
 
 
-def test_embeddings_may_grow_a_millionfold() -> None:
-    labels, pursuit = three_classes(), pursuit_of()
+def test_embeddings_may_grow_by_a_factor_of_a_million() -> None:
+    labels, stream = three_classes(), stream_of()
     for epoch, scale in enumerate((1e-100, 1.0, 1e6)):
-        pursuit.add(looks(scale * blobs(labels).double(), epoch=epoch))
-        assert accuracy(pursuit.result(), labels) > 0.99
+        stream.add(looks(scale * blobs(labels).double(), epoch=epoch))
+        assert accuracy(stream.result(), labels) > 0.99
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ def test_specs() -> None:
 @pytest.mark.parametrize("by", ["embedding", "both"])
 def test_missing_embeddings_are_refused_by_name(by: str) -> None:
     view, attack = View(grads=torch.ones(4, 2), ids=torch.arange(4)), KMeans(by=by)
-    for call in (attack, attack.clusters, lambda view, _rng: pursued([view], by)):
+    for call in (attack, attack.clusters, lambda view, _rng: streamed([view], by)):
         with pytest.raises(KnowledgeError, match="needs embeddings"):
             call(view, seeded())
 
@@ -279,22 +281,22 @@ def test_missing_embeddings_are_refused_by_name(by: str) -> None:
 @pytest.mark.parametrize("count", [1, 0, -2])
 def test_fewer_than_two_classes_are_refused(count: int) -> None:
     view = looks(torch.ones(4, 2), classes=count)
-    for call in (KMeans(), KMeans().clusters, lambda view, _rng: pursued([view])):
+    for call in (KMeans(), KMeans().clusters, lambda view, _rng: streamed([view])):
         with pytest.raises(InputError, match=rf"classes must be 2 or more, got {count}"):
             call(view, seeded())
 
 
-def test_wrong_views_are_refused_and_leave_no_trace() -> None:
-    pursuit = pursuit_of("both")
-    assert len(pursuit.result().ids) == len(pursuit.result().clusters) == 0
+def test_wrong_views_are_refused_and_change_no_state() -> None:
+    stream = stream_of("both")
+    assert len(stream.result().ids) == len(stream.result().clusters) == 0
     with pytest.raises(InputError, match="by their id"):
-        pursuit.add(replace(looks(torch.ones(4, 2)), ids=None))
+        stream.add(replace(looks(torch.ones(4, 2)), ids=None))
     with pytest.raises(InputError, match="embeddings must be finite"):
-        pursuit.add(replace(looks(torch.ones(4)), embeddings=torch.full((4,), math.nan)))
-    assert len(pursuit.result().ids) == 0
-    pursuit.add(looks(torch.eye(4), classes=2))
+        stream.add(replace(looks(torch.ones(4)), embeddings=torch.full((4,), math.nan)))
+    assert len(stream.result().ids) == 0
+    stream.add(looks(torch.eye(4), classes=2))
     for changed in ({"embeddings": torch.ones(4, 3)}, {"grads": torch.ones(4, 3)}):
         view = replace(looks(torch.eye(4), torch.arange(4) + 9, epoch=1, classes=2), **changed)
-        with pytest.raises(InputError, match=r"must stay \(2, 4, 4\).*pursue each cut by itself"):
-            pursuit.add(view)
-    assert pursuit.result().ids.tolist() == [0, 1, 2, 3]
+        with pytest.raises(InputError, match=r"must stay \(2, 4, 4\).*attack each cut by itself"):
+            stream.add(view)
+    assert stream.result().ids.tolist() == [0, 1, 2, 3]

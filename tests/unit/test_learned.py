@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attack_examples import seeded
 from tacit import attack as attacks
 from tacit.attack import Completion, Exploit, Unsplit
-from tacit.attack.learned._trials import explained
+from tacit.attack.learned._gradient_replay import held_out_margin
 from tacit.audit import run_audit
 from tacit.errors import InputError, KnowledgeError, ParameterError, SpecError
 from tacit.measure import clustering_accuracy, leak_auc
@@ -95,7 +95,7 @@ def test_exploit_finds_the_labels_of_four_classes(start: str) -> None:
     assert accuracy(f"exploit({QUICK}, start={start})", 4) > 0.95
 
 
-def test_exploit_finds_two_classes_behind_one_logit() -> None:
+def test_exploit_finds_two_classes_of_a_model_with_one_logit() -> None:
     view, labels = one_view(2)
     attack = attacks.get(f"exploit({QUICK})")
     assert clustering_accuracy(attack.clusters(view, seeded()), labels) > 0.97
@@ -134,24 +134,28 @@ def test_completion_learns_from_four_labels_of_each_class() -> None:
 # --- which trial is believed ----------------------------------------------------------------------
 
 
-def test_the_rule_prefers_a_replay_that_explains_rows_it_has_not_seen() -> None:
+def test_the_margin_prefers_a_replay_that_explains_held_out_rows() -> None:
     """Ordered by the rule, replays are ordered by accuracy; by the gradient loss they are not."""
-    from tacit.attack.learned._gradient_replay import ReplayBatch, Settings, replay
-    from tacit.attack.learned._surrogate import Lens, Rows, unit
+    from tacit.attack.learned._gradient_replay import ReplayData, Settings, replay
+    from tacit.attack.learned._surrogate import Rows, RowTransform, unit
 
     view, labels = one_view(4)
     rows = Rows(view.embeddings.flatten(1), unit(view.grads.flatten(1)))
-    lens, mine = Lens.of(rows), torch.arange(600)
-    lesson = ReplayBatch(
-        rows=lens(rows[mine]), group=mine, prior=torch.full((4,), 0.25), start=None, hidden=(32, 16)
+    transform, mine = RowTransform.fit(rows), torch.arange(600)
+    data = ReplayData(
+        rows=transform(rows[mine]),
+        group=mine,
+        prior=torch.full((4,), 0.25),
+        start=None,
+        hidden=(32, 16),
     )
-    held = lens(rows[torch.arange(600, 800)])
+    held = transform(rows[torch.arange(600, 800)])
     right, rule = [], []
     for ce, p in ((3.0, 10.0), (0.0, 0.0), (0.0, 10.0), (3.0, 0.0)):
         settings = Settings(lambda_ce=ce, lambda_p=p, epochs=25)
-        found = replay(lesson, settings, rng=seeded(1))
+        found = replay(data, settings, rng=seeded(1))
         right.append(clustering_accuracy(found.costs(held).argmin(dim=1), labels[600:]))
-        rule.append(explained(found, held))
+        rule.append(held_out_margin(found, held))
     assert right[int(np.argmax(rule))] > max(right) - 0.03
 
 
@@ -169,27 +173,27 @@ def test_trials_are_searched_and_may_run_in_processes() -> None:
 # --- over a tape ----------------------------------------------------------------------------------
 
 
-def test_every_epoch_is_learnt_and_groups_keep_their_numbers() -> None:
-    pursuit = attacks.get(f"exploit({QUICK})").pursue(seeded())
+def test_every_epoch_is_fitted_and_groups_keep_their_numbers() -> None:
+    stream = attacks.get(f"exploit({QUICK})").streaming(seeded())
     truth = torch.zeros(800, dtype=torch.int64)
-    assert len(pursuit.result().clusters) == 0
+    assert len(stream.result().clusters) == 0
     for view, labels in split_training(4):
         truth[view.ids] = labels
         if view.epoch == 4:
-            pursuit.add(view)
-    before = pursuit.result()
+            stream.add(view)
+    before = stream.result()
     for view, _ in split_training(4):
         if view.epoch == 5:
-            pursuit.add(view)
-    last = pursuit.result()
+            stream.add(view)
+    last = stream.result()
     assert torch.equal(before.ids, last.ids)
     assert (before.clusters == last.clusters).double().mean() > 0.9
     assert clustering_accuracy(last.clusters, truth[last.ids]) > 0.95
-    assert not pursuit.late
+    assert not stream.late
 
 
 @pytest.mark.slow
-def test_a_memory_averages_the_noise_of_many_releases_out() -> None:
+def test_memory_averages_out_the_noise_of_many_releases() -> None:
     """The same rows released eight times, each time under noise as large as the gradients.
 
     The share of 800 rows that is right has a standard error of 0.013 at 0.84, the mean difference
@@ -201,11 +205,11 @@ def test_a_memory_averages_the_noise_of_many_releases_out() -> None:
     for seed in (3, 4, 5):
         rng, right = seeded(seed), []
         for spec in (f"exploit({QUICK})", f"exploit({QUICK}, memory=true)"):
-            pursuit = attacks.get(spec).pursue(seeded())
+            stream = attacks.get(spec).streaming(seeded())
             for epoch in range(8):
                 noise = torch.randn(view.grads.shape, generator=rng) * length / 2
-                pursuit.add(replace(view, grads=view.grads + noise, epoch=epoch))
-            found = pursuit.result()
+                stream.add(replace(view, grads=view.grads + noise, epoch=epoch))
+            found = stream.result()
             right.append(clustering_accuracy(found.clusters, _by_id(view, labels)[found.ids]))
         once, all_of_them = right
         gains.append(all_of_them - once)
@@ -220,13 +224,13 @@ def _by_id(view: View, labels: Tensor) -> Tensor:
     return truth
 
 
-def test_a_budget_holds_and_is_said() -> None:
-    pursuit = Exploit(epochs=100_000, seconds=0.3).pursue(seeded())
+def test_a_time_limit_holds_and_is_reported() -> None:
+    stream = Exploit(epochs=100_000, seconds=0.3).streaming(seeded())
     for view, _ in split_training(4):
         if view.epoch == 5:
-            pursuit.add(view)
-    pursuit.result()  # without the budget it would go on for hours
-    assert pursuit.late
+            stream.add(view)
+    stream.result()  # without the budget it would go on for hours
+    assert stream.late
 
 
 def tape_of(classes: int, **drop: bool) -> tuple[ColumnTape, np.ndarray]:
@@ -242,7 +246,7 @@ def tape_of(classes: int, **drop: bool) -> tuple[ColumnTape, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_an_audit_runs_them_within_its_time() -> None:
+def test_an_audit_runs_learned_attacks_within_its_time() -> None:
     tape, labels = tape_of(4)
     wanted = [f"exploit({QUICK})", "unsplit(epochs=2)", "completion(epochs=3)"]
     result = run_audit(tape, labels, wanted, seconds=60)
@@ -288,10 +292,10 @@ def test_gradients_of_another_cut_are_refused() -> None:
             attack.clusters(replace(view, embeddings=torch.ones(800, 5)), seeded())
         with pytest.raises(KnowledgeError, match="needs embeddings"):
             attack.clusters(replace(view, embeddings=None), seeded())
-        pursuit = attack.pursue(seeded())
-        pursuit.add(view)
-        with pytest.raises(InputError, match="must stay 12 wide, got 2: pursue each cut"):
-            pursuit.add(
+        stream = attack.streaming(seeded())
+        stream.add(view)
+        with pytest.raises(InputError, match="must stay 12 wide, got 2: attack each cut"):
+            stream.add(
                 View(grads=torch.ones(3, 2), embeddings=torch.ones(3, 2), ids=torch.arange(3))
             )
 
@@ -325,7 +329,7 @@ def test_parameters_outside_their_range_are_refused(spec: str) -> None:
         attacks.get(spec)
 
 
-def test_words_that_are_not_known_are_refused() -> None:
+def test_unknown_words_are_refused() -> None:
     with pytest.raises(SpecError, match=r"cold \| kmeans"):
         attacks.get("exploit(start=warm)")
     with pytest.raises(ParameterError, match="choose must be one of"):

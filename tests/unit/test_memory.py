@@ -33,11 +33,11 @@ def cuts(epoch: Epoch, epochs: int, *, batch: int = 1024, seed: int = 0) -> Iter
             yield Cut(grads=whole.grads[ids], labels=whole.labels[ids], probs=probs, ids=ids)
 
 
-def pursued(views: Iterable[View], attack: Attack = Memory()) -> Scored:  # noqa: B008
-    pursuit = attack.pursue(seeded())
+def streamed(views: Iterable[View], attack: Attack = Memory()) -> Scored:  # noqa: B008
+    stream = attack.streaming(seeded())
     for view in views:
-        pursuit.add(view)
-    return pursuit.result()
+        stream.add(view)
+    return stream.result()
 
 
 def leak(found: Scored, labels: Tensor) -> float:
@@ -72,20 +72,20 @@ def test_auc_grows_with_epochs_as_the_divergence_adds_up() -> None:
     missed: dict[int, list[float]] = {1: [], 5: [], 10: []}
     for seed in (0, 1):
         guard, epoch = Guard("marvell(s=4)", seed=seed), line(seed, width=64)
-        pursuit, divergence = Memory().pursue(seeded()), []
+        stream, divergence = Memory().streaming(seeded()), []
         for step, cut in enumerate(cuts(epoch, 10, seed=seed), start=1):
             release = guard.release(cut)
-            pursuit.add(View(grads=release.grads, ids=cut.ids))
+            stream.add(View(grads=release.grads, ids=cut.ids))
             divergence.append(release.certificate.sum_kl)
             if step / 8 in missed:
                 mean = torch.tensor(divergence).mean().item()
-                found = leak(pursuit.result(), epoch(0).labels)
+                found = leak(stream.result(), epoch(0).labels)
                 missed[step // 8].append(found - gaussian_auc(step // 8 * mean))
     for epochs, values in missed.items():
         assert abs(sum(values) / len(values)) < 4 * 0.005, (epochs, values)
 
 
-def test_memory_does_as_well_as_whoever_knows_the_direction_between_the_classes() -> None:
+def test_memory_does_as_well_as_the_known_direction_between_the_classes() -> None:
     cut, guard = low_rank_cut(8000, 64, seed=5), Guard("marvell(s=4)", seed=0)
     way = cut.grads[cut.labels == 1].mean(dim=0) - cut.grads[cut.labels == 0].mean(dim=0)
     sums = torch.zeros(8000)
@@ -96,10 +96,10 @@ def test_memory_does_as_well_as_whoever_knows_the_direction_between_the_classes(
             sums[part.ids] += grads @ way
             yield View(grads=grads, ids=part.ids)
 
-    assert abs(leak(pursued(views()), cut.labels) - auc(sums, cut.labels)) < 0.003
+    assert abs(leak(streamed(views()), cut.labels) - auc(sums, cut.labels)) < 0.003
 
 
-def test_norm_alignment_hides_little_for_long() -> None:
+def test_memory_defeats_max_norm_after_some_epochs() -> None:
     """Predictions are near one half early in training, so that max_norm adds little noise.
 
     Later it adds more: on ``low_rank_cut`` even the likelihood ratio of somebody who knows every
@@ -119,7 +119,7 @@ def test_norm_alignment_hides_little_for_long() -> None:
 def after_epochs(spec: str, cut: Cut, epochs: int, *, seed: int = 0) -> float:
     guard = Guard(spec, seed=seed)
     parts = cuts(repeated(cut), epochs, batch=500)
-    found = pursued(View(grads=guard.release(part).grads, ids=part.ids) for part in parts)
+    found = streamed(View(grads=guard.release(part).grads, ids=part.ids) for part in parts)
     return leak(found, cut.labels)
 
 
@@ -132,14 +132,14 @@ def test_finds_nothing_in_noise(of: str) -> None:
         for _ in range(5)
         for ids in torch.randperm(2000, generator=rng).split(250)
     )
-    found = leak(pursued(views, Memory(of=attacks.get(of))), labels)
+    found = leak(streamed(views, Memory(of=attacks.get(of))), labels)
     assert found <= null_band(labels, level=1 - 1e-6).high
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9])
 def test_the_fewer_class_has_the_higher_scores(share: float) -> None:
     cut = low_rank_cut(2000, 16, positive=share, seed=4)
-    found = pursued(View(grads=c.grads, ids=c.ids) for c in cuts(repeated(cut), 2, batch=250))
+    found = streamed(View(grads=c.grads, ids=c.ids) for c in cuts(repeated(cut), 2, batch=250))
     assert auc(found.scores, cut.labels[found.ids] == int(share < 0.5)) > 0.999
 
 
@@ -150,11 +150,11 @@ def test_the_fewer_class_has_the_higher_scores(share: float) -> None:
 class Fickle(Attack):
     """The principal direction with a sign that means nothing."""
 
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
-        return Principal().score(sight, rng) * (1 - 2 * torch.randint(2, (1,), generator=rng))
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:
+        return Principal().score(prepared, rng) * (1 - 2 * torch.randint(2, (1,), generator=rng))
 
 
-def test_signs_follow_a_direction_that_turns_round_and_a_scale_that_falls_a_millionfold() -> None:
+def test_signs_follow_a_direction_that_reverses_and_a_scale_that_falls() -> None:
     """80 steps of 4.5 degrees: at the end positives lie where negatives lay, at 1e-6 the length."""
     epoch, rng, views = line(7, rows=2000, width=32), seeded(11), []
     for step, cut in enumerate(cuts(epoch, 20, batch=500)):
@@ -165,23 +165,23 @@ def test_signs_follow_a_direction_that_turns_round_and_a_scale_that_falls_a_mill
         noise = 0.5 * torch.randn(cut.grads.shape, generator=rng) / math.sqrt(32)
         grads = 10 ** (-6 * step / 79) * (length.unsqueeze(1) * turned + noise)
         views.append(View(grads=grads, ids=cut.ids))
-    assert leak(pursued(views, Memory(of=Fickle())), epoch(0).labels) > 0.999
+    assert leak(streamed(views, Memory(of=Fickle())), epoch(0).labels) > 0.999
 
 
-def test_returning_ids_give_the_signs_where_directions_have_nothing_in_common() -> None:
+def test_repeated_ids_give_the_signs_where_directions_are_unrelated() -> None:
     """Every batch is turned at random, and the base attack's own sign is a coin."""
     epoch, rng, views = line(3, rows=2000, width=24), seeded(5), []
     for cut in cuts(epoch, 10, batch=500):
         turn = torch.linalg.qr(torch.randn(24, 24, generator=rng)).Q
         views.append(View(grads=cut.grads @ turn, ids=cut.ids))
-    assert leak(pursued(views, Memory(of=Fickle())), epoch(0).labels) > 0.999
+    assert leak(streamed(views, Memory(of=Fickle())), epoch(0).labels) > 0.999
 
 
 @pytest.mark.parametrize("width", [1, 2, 24])
-def test_directions_give_the_signs_before_any_id_comes_back(width: int) -> None:
+def test_directions_give_the_signs_before_any_id_is_repeated(width: int) -> None:
     epoch = line(4, rows=4000, width=width)
     views = (View(grads=c.grads, ids=c.ids) for c in cuts(epoch, 1, batch=100))
-    assert leak(pursued(views, Memory(of=Fickle())), epoch(0).labels) > 0.999
+    assert leak(streamed(views, Memory(of=Fickle())), epoch(0).labels) > 0.999
 
 
 def test_a_base_attack_that_knows_its_sign_keeps_it_where_directions_are_noise() -> None:
@@ -190,7 +190,7 @@ def test_a_base_attack_that_knows_its_sign_keeps_it_where_directions_are_noise()
     for cut in cuts(epoch, 1, batch=250):
         noise = 30 * torch.randn(cut.grads.shape, generator=rng) * cut.labels.unsqueeze(1)
         views.append(View(grads=cut.grads + noise / math.sqrt(32), ids=cut.ids))
-    assert leak(pursued(views, attacks.get("memory(of=energy)")), epoch(0).labels) > 0.99
+    assert leak(streamed(views, attacks.get("memory(of=energy)")), epoch(0).labels) > 0.99
 
 
 # --- what is added to what ------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_a_base_attack_that_knows_its_sign_keeps_it_where_directions_are_noise()
 
 def test_an_id_twice_in_a_batch_adds_twice() -> None:
     grads = torch.tensor([[1.0], [1.0], [-2.0]])
-    found = pursued([View(grads=grads, ids=torch.tensor([5, 5, 9]))], Memory(of=Norm()))
+    found = streamed([View(grads=grads, ids=torch.tensor([5, 5, 9]))], Memory(of=Norm()))
     assert found.ids.tolist() == [5, 9]
     # Norms 1, 1, 2 standardised: -1, -1, 2 over the root of 2.
     assert found.scores.tolist() == pytest.approx([-math.sqrt(2), math.sqrt(2)])
@@ -208,32 +208,32 @@ def test_batches_are_added_at_the_same_spread_whatever_their_scale() -> None:
     grads, ids = torch.tensor([[1.0], [1.0], [-2.0]], dtype=torch.float64), torch.arange(3)
     factors = (1.0, 1e-300, 1e300, 1e-6)
     views = (View(grads=factor * grads, ids=ids) for factor in factors)
-    once = pursued([View(grads=grads, ids=ids)]).scores
-    torch.testing.assert_close(pursued(views).scores, 4 * once)
+    once = streamed([View(grads=grads, ids=ids)]).scores
+    torch.testing.assert_close(streamed(views).scores, 4 * once)
 
 
 def test_a_batch_of_equal_scores_adds_nothing_but_its_ids() -> None:
-    pursuit = Memory(of=Norm()).pursue(seeded())
-    assert pursuit.result().ids.shape == pursuit.result().scores.shape == (0,)
-    pursuit.add(View(grads=torch.full((3, 2), 0.1), ids=torch.tensor([4, -1, 2**62])))
-    pursuit.add(View(grads=torch.ones(1, 2), ids=torch.tensor([8])))
-    before = pursuit.result()
+    stream = Memory(of=Norm()).streaming(seeded())
+    assert stream.result().ids.shape == stream.result().scores.shape == (0,)
+    stream.add(View(grads=torch.full((3, 2), 0.1), ids=torch.tensor([4, -1, 2**62])))
+    stream.add(View(grads=torch.ones(1, 2), ids=torch.tensor([8])))
+    before = stream.result()
     assert before.ids.tolist() == [4, -1, 2**62, 8]
-    pursuit.add(View(grads=torch.tensor([[1.0, 0.0], [2.0, 0.0]]), ids=torch.tensor([8, 4])))
+    stream.add(View(grads=torch.tensor([[1.0, 0.0], [2.0, 0.0]]), ids=torch.tensor([8, 4])))
     assert before.scores.tolist() == [0.0] * 4
-    assert pursuit.result().scores.tolist() == [1.0, 0.0, 0.0, -1.0]
+    assert stream.result().scores.tolist() == [1.0, 0.0, 0.0, -1.0]
 
 
 def test_views_may_carry_a_graph() -> None:
     grads = torch.randn(20, 4, generator=seeded()).requires_grad_()
-    assert not pursued([View(grads=grads, ids=torch.arange(20))]).scores.requires_grad
+    assert not streamed([View(grads=grads, ids=torch.arange(20))]).scores.requires_grad
 
 
-def test_a_hundred_thousand_ids_grow_with_the_views() -> None:
+def test_a_hundred_thousand_ids_are_followed() -> None:
     labels = torch.rand(100_000, generator=seeded(1)) < 0.3
     order = torch.randperm(100_000, generator=seeded(2))
     views = (View(grads=0.3 - labels[ids].double(), ids=10**12 + ids) for ids in order.split(5000))
-    found = pursued(views)
+    found = streamed(views)
     assert torch.equal(found.ids, 10**12 + order)
     assert auc(found.scores, labels[order]) == 1.0
 
@@ -257,11 +257,15 @@ def test_specs_name_the_base_attack() -> None:
 def test_the_base_attack_says_what_is_needed() -> None:
     for spec in ("norm", "cosine", "hint(k=3)", "mean", "median", "kmeans"):
         of, memory = attacks.get(spec), attacks.get(f"memory(of={spec})")
-        assert (memory.needs, memory.centre, memory.draws()) == (of.needs, of.centre, of.draws())
+        assert (memory.needs, memory.centre, memory.hints_used()) == (
+            of.needs,
+            of.centre,
+            of.hints_used(),
+        )
     assert Memory().needs == Memory.needs == frozenset()
     view = View(grads=torch.ones(2, 2), ids=torch.arange(2))
     with pytest.raises(KnowledgeError, match=r"memory\(of=cosine\) needs known\.positive"):
-        pursued([view], attacks.get("memory(of=cosine)"))
+        streamed([view], attacks.get("memory(of=cosine)"))
 
 
 def test_side_information_reaches_the_base_attack() -> None:
@@ -271,7 +275,7 @@ def test_side_information_reaches_the_base_attack() -> None:
         released = guard.release(part).grads
         known = reveal(attack, clean=part.grads, released=released, labels=part.labels, rng=rng)
         views.append(View(grads=released, ids=part.ids, known=known))
-    first, last = (leak(pursued(seen, attack), cut.labels) for seen in (views[:4], views))
+    first, last = (leak(streamed(seen, attack), cut.labels) for seen in (views[:4], views))
     assert last > first + 0.05
 
 
@@ -293,14 +297,14 @@ def test_one_view_is_the_base_attack() -> None:
         (torch.arange(3).unsqueeze(1), r"shape \(3,\).*\(3, 1\)"),
     ],
 )
-def test_wrong_views_are_refused_and_leave_no_trace(ids: Tensor | None, words: str) -> None:
-    pursuit = Memory().pursue(seeded())
+def test_wrong_views_are_refused_and_change_no_state(ids: Tensor | None, words: str) -> None:
+    stream = Memory().streaming(seeded())
     with pytest.raises(InputError, match=words):
-        pursuit.add(View(grads=torch.ones(3, 2), ids=ids))
+        stream.add(View(grads=torch.ones(3, 2), ids=ids))
     with pytest.raises(InputError, match="finite"):
-        pursuit.add(View(grads=torch.full((3, 2), math.nan), ids=torch.arange(3)))
-    assert len(pursuit.result().ids) == 0
-    pursuit.add(View(grads=torch.eye(3), ids=torch.arange(3)))
-    with pytest.raises(InputError, match="stay 3 wide, got 2: pursue each cut by itself"):
-        pursuit.add(View(grads=torch.eye(2), ids=torch.arange(2) + 5))
-    assert pursuit.result().ids.tolist() == [0, 1, 2]
+        stream.add(View(grads=torch.full((3, 2), math.nan), ids=torch.arange(3)))
+    assert len(stream.result().ids) == 0
+    stream.add(View(grads=torch.eye(3), ids=torch.arange(3)))
+    with pytest.raises(InputError, match="stay 3 wide, got 2: attack each cut by itself"):
+        stream.add(View(grads=torch.eye(2), ids=torch.arange(2) + 5))
+    assert stream.result().ids.tolist() == [0, 1, 2]

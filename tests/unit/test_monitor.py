@@ -44,7 +44,7 @@ def test_it_looks_at_every_nth_release():
         LeakMonitor(["cosin"])
 
 
-def test_recent_starts_anew_and_the_whole_goes_on():
+def test_recent_resets_and_the_report_accumulates():
     monitor = LeakMonitor(["norm"])
     guard = Guard("none", watch=monitor)
     for seed in range(3):
@@ -56,7 +56,7 @@ def test_recent_starts_anew_and_the_whole_goes_on():
     assert monitor.report()["norm"].batches == 4
 
 
-def test_batches_without_positives_are_passed_over():
+def test_batches_without_positives_are_skipped():
     monitor = LeakMonitor(["norm", "cosine"])
     guard = Guard("gaussian(1)", seed=1, watch=monitor)
     cut = low_rank_cut(64, 8)
@@ -81,7 +81,7 @@ def _epochs(monitor, count, *, classes=2):
         guard.release(replace(cut, ids=torch.arange(256), labels=cut.labels))
 
 
-def test_what_adds_up_is_one_score_per_example_and_recent_says_where_it_stands():
+def test_memory_gives_one_score_per_example_and_recent_shows_it():
     monitor = LeakMonitor(["norm", "memory"], every=2)
     _epochs(monitor, 3)
     recent, report = monitor.recent(), monitor.report()
@@ -93,7 +93,7 @@ def test_what_adds_up_is_one_score_per_example_and_recent_says_where_it_stands()
     assert monitor.report()["memory"] == report["memory"]
 
 
-def test_what_adds_up_about_each_of_many_classes():
+def test_memory_with_many_classes_follows_each_class():
     """An attack that knows a gradient of a class is one on that class, and follows it alone."""
     monitor = LeakMonitor(["memory(of=cosine)", "memory"], classes=3)
     guard = Guard("none", classes=3, watch=monitor)

@@ -123,7 +123,7 @@ def test_pure_noise_stays_in_the_band_of_chance(attack: Attack) -> None:
     assert low == 0.5
 
 
-def test_a_labelled_row_does_not_find_itself() -> None:
+def test_a_labelled_row_is_not_scored_by_its_own_label() -> None:
     """All rows labelled, nothing to learn: a fit scored on its own rows would reach 1.0."""
     grads, labels = shifted(300, 60, 0.0)
     view = View(grads=grads, known=Known(labelled=(torch.arange(300), labels)))
@@ -168,7 +168,7 @@ def test_probabilities_of_two_classes_are_the_scores_with_the_shares() -> None:
     assert (probs[:, 2] == 0).all()
 
 
-def test_unlabelled_rows_score_the_same_either_way() -> None:
+def test_unlabelled_rows_score_the_same_without_honest() -> None:
     grads, labels = shifted(300, 4, 1.0)
     view = View(grads=grads, known=Known(labelled=(torch.arange(150), labels[:150])))
     slow, fast = MLP(view, seeded()), MLP.log_odds(view, seeded(), honest=False)
@@ -197,7 +197,7 @@ def test_degenerate_rows_are_scored(attack: Attack) -> None:
     assert auc(attack(View(grads=rows[:, 2], known=known), seeded()), labels) == 1.0
 
 
-def test_two_examples_of_a_class_are_enough_however_often_they_come() -> None:
+def test_two_examples_of_a_class_are_enough_however_often_they_repeat() -> None:
     ids = torch.arange(4).repeat(10)
     grads, labels = torch.randn(40, 3, generator=seeded()), ids % 2
     known = Known(labelled=(torch.arange(40), labels))

@@ -43,7 +43,7 @@ def frames(path):
             ends.append(file.tell())
 
 
-def test_what_is_written_comes_back_bit_for_bit(tmp_path):
+def test_a_tape_reads_back_bit_for_bit(tmp_path):
     kept = write(tmp_path / "x.tape")
     tape = RecordedTape(tmp_path / "x.tape")
     views = list(tape)
@@ -57,7 +57,7 @@ def test_what_is_written_comes_back_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.bfloat16])
-def test_any_float_and_any_shape(tmp_path, dtype):
+def test_any_float_type_and_any_shape(tmp_path, dtype):
     grads = torch.randn(5, 2, 3).to(dtype)
     with TapeWriter(tmp_path / "x.tape") as tape:
         tape.append(torch.arange(5), grads)
@@ -84,7 +84,7 @@ def test_layers_are_read_by_name(tmp_path):
         RecordedTape(tmp_path / "x.tape", layer="9")
 
 
-def test_a_tape_is_continued_where_it_ended(tmp_path):
+def test_append_continues_a_tape(tmp_path):
     write(tmp_path / "x.tape", steps=2)
     write(tmp_path / "x.tape", steps=2, append=True)
     tape = RecordedTape(tmp_path / "x.tape")
@@ -102,7 +102,7 @@ def test_another_run_is_not_added_to_a_tape(tmp_path):
 
 
 @pytest.mark.parametrize("missing", [1, 40, 300])
-def test_a_damaged_tail_loses_only_the_damaged_batch(tmp_path, missing):
+def test_a_truncated_file_loses_only_its_last_batch(tmp_path, missing):
     write(tmp_path / "x.tape", rows=64)
     end = frames(tmp_path / "x.tape")[-1]
     os.truncate(part(tmp_path / "x.tape"), end - missing)
@@ -125,7 +125,7 @@ def test_a_flipped_bit_loses_only_its_batch(tmp_path):
     assert tape.damaged == 1
 
 
-def test_nothing_left_to_read_is_an_error(tmp_path):
+def test_a_tape_without_readable_batches_is_refused(tmp_path):
     write(tmp_path / "x.tape", steps=1)
     os.truncate(part(tmp_path / "x.tape"), frames(tmp_path / "x.tape")[0] - 9)
     with pytest.raises(UsageError, match=r"holds no readable batch \(1 damaged\)"):

@@ -20,7 +20,7 @@ def part(path, number=0):
 
 
 @pytest.mark.parametrize("size", [0, 50, 200])
-def test_a_part_that_has_only_just_begun_costs_nothing_else(tmp_path, size):
+def test_a_part_truncated_in_its_header_does_not_affect_other_parts(tmp_path, size):
     write(tmp_path / "x.tape")
     part(tmp_path / "x.tape", 1).write_bytes(part(tmp_path / "x.tape").read_bytes()[:size])
     tape = RecordedTape(tmp_path / "x.tape")
@@ -31,7 +31,7 @@ def test_a_part_that_has_only_just_begun_costs_nothing_else(tmp_path, size):
     assert [(view.step, tape.damaged) for view in tape] == [(0, 0), (1, 0), (2, 0), (3, 1)]
 
 
-def test_continuing_never_writes_over_a_part(tmp_path):
+def test_append_never_overwrites_a_part(tmp_path):
     write(tmp_path / "x.tape")
     part(tmp_path / "x.tape").rename(part(tmp_path / "x.tape", 1))
     before = part(tmp_path / "x.tape", 1).read_bytes()
@@ -40,13 +40,13 @@ def test_continuing_never_writes_over_a_part(tmp_path):
     assert part(tmp_path / "x.tape", 2).exists()
 
 
-def test_epochs_go_on_by_the_text_of_ids(tmp_path):
+def test_append_counts_epochs_by_text_ids(tmp_path):
     for _ in range(2):
         write(tmp_path / "x.tape", steps=1, ids=list("abcde"))
     assert [view.epoch for view in RecordedTape(tmp_path / "x.tape")] == [0, 1]
 
 
-def test_no_flipped_bit_passes_for_data_or_ends_the_process(tmp_path):
+def test_flipped_bits_are_never_read_as_data_and_never_crash(tmp_path):
     """Every 5th byte after the first batch: batch headers, notes and values."""
     write(tmp_path / "x.tape")
     good = [
@@ -82,7 +82,7 @@ def test_arrays_are_written_like_tensors(tmp_path):
     assert torch.equal(view.grads, torch.ones(2, 3))
 
 
-def test_what_cannot_be_written(tmp_path):
+def test_values_that_cannot_be_written_are_refused(tmp_path):
     tape = TapeWriter(tmp_path / "x.tape")
     with pytest.raises(InputError, match=r"got None: call retain_grad\(\)"):
         tape.append([1, 2], None)

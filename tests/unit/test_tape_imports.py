@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tacit.audit.truth import Truth, survey
+from tacit.audit.truth import Truth, summarise
 from tacit.errors import UsageError
 from tacit.tape.columns import ColumnTape, ViewTape
 from tacit.tape.imports import open_tape
@@ -76,7 +76,7 @@ def test_every_format_gives_the_same_views(tmp_path, save):
     assert [v.step for v in tape] == [v.step for v in views]  # any number of passes
 
 
-def test_what_is_missing_is_filled_in():
+def test_missing_columns_are_filled_in():
     data = columns()
     alone = list(ColumnTape.of({"grads": np.zeros((2500, 2))}))
     assert [len(view.ids) for view in alone] == [1024, 1024, 452]
@@ -93,7 +93,7 @@ def test_steps_do_not_depend_on_chunks():
     assert [len(view.ids) for view in views] == [1000] * 9
 
 
-def test_views_at_hand_are_a_tape():
+def test_views_in_memory_are_a_tape():
     views = [View(grads=torch.ones(2, 1)), View(grads=torch.ones(3, 1))]
     assert [view.ids.tolist() for view in ViewTape(views)] == [[0, 1], [2, 3, 4]]
     with pytest.raises(UsageError, match="no views"):
@@ -110,7 +110,7 @@ def test_views_at_hand_are_a_tape():
         ("x.txt", b"garbage", "a tape is a folder or one of .npz"),
     ],
 )
-def test_unreadable_files_are_named(tmp_path, name, content, message):
+def test_errors_name_unreadable_files(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=message) as caught:
         list(open_tape(tmp_path / name))
@@ -146,13 +146,13 @@ def test_nothing_in_a_file_can_execute(tmp_path):
         ({"step": np.arange(ROWS) % 3}, "step 0 of epoch 0 goes on in row 3, after another one"),
     ],
 )
-def test_columns_that_do_not_fit(tmp_path, change, message):
+def test_columns_of_wrong_shape_or_type_are_refused(tmp_path, change, message):
     data = {name: v for name, v in {**columns(), **change}.items() if v is not None}
     with pytest.raises(UsageError, match=message):
         list(open_tape(save_npz(tmp_path, data)))
 
 
-def test_places_without_a_tape(tmp_path):
+def test_paths_without_a_tape_are_refused(tmp_path):
     with pytest.raises(UsageError, match="no such tape"):
         open_tape(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="neither a tape nor a folder"):
@@ -161,11 +161,11 @@ def test_places_without_a_tape(tmp_path):
         open_tape(save_npz(tmp_path, columns()), layer="0")
 
 
-def test_rows_that_no_attack_can_use():
+def test_values_that_are_not_finite_are_refused():
     data = columns()
     data["grads"][7, 1] = np.nan
     with pytest.raises(UsageError, match=r"grads of row 7 \(step 2, epoch 1\) is not finite"):
-        survey(ColumnTape.of(data))
+        summarise(ColumnTape.of(data))
 
 
 # --- labels ---------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ BY_ID = {1: 0, 2: 1, 3: 0, 5: 1, 7: 0, 9: 1}
 
 def read(truth, data=None):
     tape = ColumnTape.of(data or columns())
-    return Truth.read(truth, tape, survey(tape))
+    return Truth.read(truth, tape, summarise(tape))
 
 
 def test_labels_by_id_and_by_row_agree(tmp_path):
@@ -216,14 +216,14 @@ def test_labels_of_text_ids(tmp_path):
         ("", "the header must be id,label"),
     ],
 )
-def test_labels_that_do_not_fit(tmp_path, text, message):
+def test_labels_that_do_not_match_are_refused(tmp_path, text, message):
     (tmp_path / "y.csv").write_text(text)
     with pytest.raises(UsageError, match=message) as caught:
         read(tmp_path / "y.csv")
     assert "y.csv" in str(caught.value)
 
 
-def test_arrays_that_do_not_fit(tmp_path):
+def test_label_arrays_that_do_not_match_are_refused(tmp_path):
     with pytest.raises(UsageError, match="has 4 labels for 12 rows"):
         read(np.array([0, 1, 0, 1]))
     with pytest.raises(UsageError, match="another one before: an example has one label"):
@@ -240,7 +240,7 @@ def test_arrays_that_do_not_fit(tmp_path):
         read(tmp_path / "y.npz")
 
 
-def test_labels_as_spreadsheets_write_them(tmp_path):
+def test_labels_in_csv_files_of_spreadsheets(tmp_path):
     lines = "".join(f"{k}, {v}\r\n" for k, v in BY_ID.items())
     (tmp_path / "Y.CSV").write_text("\ufeffID, Label\r\n" + lines, encoding="utf-8", newline="")
     assert read(tmp_path / "Y.CSV").of(torch.tensor([9, 1, 5])).tolist() == [1, 0, 1]
@@ -254,7 +254,7 @@ def test_one_tensor_per_step(tmp_path, name):
     assert torch.equal(torch.cat([view.grads for view in open_tape(tmp_path)]), grads)
 
 
-def test_odd_numbers_are_taken_as_they_are_meant(tmp_path):
+def test_unusual_number_types_are_converted(tmp_path):
     data = columns()
     long = {**data, "grads": data["grads"].astype(np.longdouble), "ids": data["ids"].astype(float)}
     views = list(open_tape(save_npz(tmp_path, {**long, "embeddings": np.arange(ROWS)})))
@@ -265,7 +265,7 @@ def test_odd_numbers_are_taken_as_they_are_meant(tmp_path):
     assert torch.equal(view.grads, torch.eye(3))
 
 
-def test_parquet_rows_of_any_list_but_one_width(tmp_path):
+def test_parquet_rows_are_lists_of_one_width(tmp_path):
     kinds = (pa.large_list(pa.float32()), pa.list_(pa.list_(pa.float32())))
     for kind, rows in zip(kinds, ([[1.0, 2.0]] * 4, [[[1.0], [2.0]]] * 4), strict=True):
         pq.write_table(pa.table({"grads": pa.array(rows, type=kind)}), tmp_path / "x.parquet")

@@ -1,23 +1,25 @@
-"""Learning from labelled rows: how they are dealt and judged, and a logistic regression.
+"""Classifiers fitted to labelled rows: second-order features, a logistic regression, a network.
 
-A :class:`LabelledRows` is what they are taught with, dealt into rows to fit and rows to check. Each
-returns a :class:`Learned` whose check has not seen the check rows, so learners are compared fairly.
+Each takes :class:`LabelledRows`, which has rows to fit and rows that are held out, and returns a
+:class:`FittedClassifier` with its logits for the held-out rows, by which classifiers are compared.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
-from tacit.attack.spectral import _coordinates
+from tacit.attack.spectral import principal_coordinates
 from tacit.errors import InputError
 from tacit.measure import auc
 from tacit.rows import norms
@@ -26,21 +28,42 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+# The logistic regression, and the rows that are held out.
 _STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)  # of the likelihood against the penalty
 _UNCHECKED = 1e-2  # the strength where too few rows are labelled to choose one
-_CHECK = 5  # one row in so many is kept back to check
-_CHECKED_ROWS = 4  # of each class at least: fewer would choose at random
+_CHECK = 5  # one row in so many is held out
+_CHECKED_ROWS = 4  # held-out rows of each class at least: with fewer, chance would choose
+
+# The network.
+_HIDDEN = 64
+_EPOCHS, _PATIENCE, _UNCHECKED_EPOCHS = 100, 12, 10
+_BATCH, _RATE, _DECAY, _GAIN = 256, 5e-3, 1.0, 0.5
+_WORTHWHILE = 1e-4  # a smaller fall of the loss does not count as progress
+
+# Second-order features.
+_DIRECTIONS = 1024  # coordinates at most: time grows with them
+_SQUARES = 256
+_PRODUCTS = 12
+# There are many squares and products. At a smaller scale the same penalty restrains them more.
+_SECOND = 0.3
+# Weak directions are scaled down too: most of them hold only rounding, but some can be learnt from.
+_FADE, _FAINTEST = 0.25, 0.05
+# Coordinates are clamped at this many standard deviations: the square of an outlier would outweigh
+# all others.
+_FAR = 10.0
+_FLOOR = 1e-9  # of the mean energy: below it, energies differ by rounding alone
+_FLAT = 1e-8  # features have no unit: less than this is rounding
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Labelled rows, some of them kept back.
+    """Labelled rows, some of them held out.
 
     Attributes:
         features: ``[m, p]``.
         classes: ``[m]``, numbered without gaps.
-        check: ``[m]``, true for the rows kept back, maybe none; every class has a row to fit.
+        check: ``[m]``, true for the rows held out, maybe none; every class has a row to fit.
     """
 
     features: Floats
@@ -55,12 +78,13 @@ class LabelledRows:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Learned:
-    """A fitted learner.
+class FittedClassifier:
+    """A classifier with its logits for the held-out rows.
 
     Attributes:
-        checked: its logits ``[k, classes]`` for the rows kept back.
-        logits: from features ``[n, p]`` to logits ``[n, classes]``.
+        checked: ``[k, classes]``, the logits of the held-out rows, which it was not fitted to.
+        logits: maps features ``[n, p]`` to logits ``[n, classes]``; it may have been fitted to all
+            rows.
     """
 
     checked: Floats
@@ -68,8 +92,8 @@ class Learned:
 
 
 @final
-class SampleDraws:
-    """Two generators set by one draw: for folds, and for networks."""
+class SeededGenerators:
+    """Two generators seeded by one draw: numpy's for folds, torch's for networks."""
 
     def __init__(self, rng: torch.Generator) -> None:
         if not isinstance(rng, torch.Generator):
@@ -82,28 +106,29 @@ class SampleDraws:
         self.network = torch.Generator().manual_seed(seed)
 
 
-def deal(classes: Ints, groups: Ints, *, folds: int, rng: np.random.Generator) -> Ints:
+def stratified_folds(classes: Ints, groups: Ints, *, folds: int, rng: np.random.Generator) -> Ints:
     """Return the fold of each row: classes evenly spread, rows of one group together.
 
-    A group counts as the class of its first row. Folds are filled in turn, each class going on
-    where the last one ended.
+    A group counts as the class of its first row. Groups go to the folds in turn, and each class
+    starts at the fold after the one where the last class ended.
 
-    >>> deal(np.array([0, 0, 1, 1]), np.array([5, 6, 7, 7]), folds=2, rng=np.random.default_rng(0))
+    >>> classes, groups = np.array([0, 0, 1, 1]), np.array([5, 6, 7, 7])
+    >>> stratified_folds(classes, groups, folds=2, rng=np.random.default_rng(0))
     array([0, 1, 0, 0])
     """
     _, first, member = np.unique(groups, return_index=True, return_inverse=True)
-    # Groups in the order in which they come: their numbers carry no meaning.
+    # Groups in the order of their first row: the result must not depend on their numbers.
     order = first.argsort()[rng.permutation(len(first))]
     order = order[classes[first[order]].argsort(kind="stable")]
     fold = np.empty(len(order), dtype=np.int64)
     fold[order] = np.arange(len(order)) % folds
-    dealt: Ints = fold[member]
-    return dealt
+    found: Ints = fold[member]
+    return found
 
 
-def kept_back(classes: Ints, groups: Ints, *, rng: np.random.Generator) -> Bools:
-    """Return a mask of a fifth of each class, or of none where a class has too few to share."""
-    check: Bools = deal(classes, groups, folds=_CHECK, rng=rng) == 0
+def held_out_mask(classes: Ints, groups: Ints, *, rng: np.random.Generator) -> Bools:
+    """Return a mask of a fifth of each class, or of no row where a class has too few."""
+    check: Bools = stratified_folds(classes, groups, folds=_CHECK, rng=rng) == 0
     spare, rest = (np.bincount(classes[m], minlength=classes.max() + 1) for m in (check, ~check))
     enough = spare.min() >= _CHECKED_ROWS and rest.min() >= 1  # a group may be all of its class
     return check if enough else np.zeros_like(check)
@@ -116,7 +141,7 @@ def log_softmax(logits: Floats) -> Floats:
     return found
 
 
-def quality(logits: Floats, classes: Ints) -> float:
+def mean_auc(logits: Floats, classes: Ints) -> float:
     """Return the AUC of each class against the rest, averaged over the classes; 0 of no rows."""
     if not len(classes):
         return 0.0
@@ -125,32 +150,32 @@ def quality(logits: Floats, classes: Ints) -> float:
     return float(np.mean([auc(scores[:, c], classes == c) for c in columns]))
 
 
-def learn_quadratic(lesson: LabelledRows, _rng: torch.Generator) -> Learned:
-    """Fit a logistic regression, its strength chosen by the loss on the rows kept back."""
-    strength, fitted = tuned(lesson)
+def fit_quadratic(data: LabelledRows, _rng: torch.Generator) -> FittedClassifier:
+    """Fit a logistic regression, its strength chosen by the loss on the rows held out."""
+    strength, fitted = fit_regression(data)
 
-    def refitted(rows: Floats) -> Floats:  # only when it is asked: most variants are not chosen
-        return _regress(lesson.features, lesson.classes, strength)(rows)
+    def refitted(rows: Floats) -> Floats:  # fitted only when called: most variants are not chosen
+        return _regress(data.features, data.classes, strength)(rows)
 
-    checked = fitted(lesson.features[lesson.check])
-    return Learned(checked=checked, logits=refitted if len(checked) else fitted)
+    checked = fitted(data.features[data.check])
+    return FittedClassifier(checked=checked, logits=refitted if len(checked) else fitted)
 
 
-def tuned(lesson: LabelledRows) -> tuple[float, Callable[[Floats], Floats]]:
+def fit_regression(data: LabelledRows) -> tuple[float, Callable[[Floats], Floats]]:
     """Return the best strength and the regression of that strength on the rows to fit.
 
     Best by the loss, not the AUC: log-odds of the right size compare from one fit to another.
     """
-    features, classes = lesson.features[~lesson.check], lesson.classes[~lesson.check]
-    if not lesson.check.any():
+    features, classes = data.features[~data.check], data.classes[~data.check]
+    if not data.check.any():
         return _UNCHECKED, _regress(features, classes, _UNCHECKED)
     found = []
     for strength in _STRENGTHS:
         fitted = _regress(features, classes, strength)
-        logits = fitted(lesson.features[lesson.check])
-        found.append((cross_entropy(logits, lesson.classes[lesson.check]), strength, fitted))
+        logits = fitted(data.features[data.check])
+        found.append((cross_entropy(logits, data.classes[data.check]), strength, fitted))
         if found[-1][0] > min(found)[0]:
-            break  # the loss has one valley: beyond it, weaker penalties only take longer
+            break  # the loss has one minimum: beyond it, weaker penalties only take longer
     return min(found, key=lambda one: one[0])[1:]
 
 
@@ -162,7 +187,7 @@ def _regress(features: Floats, classes: Ints, strength: float) -> Callable[[Floa
         return lambda rows: np.tile(np.log(np.bincount(classes)), (len(rows), 1))
     model: Any = LogisticRegression(C=strength, tol=1e-6, max_iter=300)
     with warnings.catch_warnings():
-        # Few labelled rows are separable: the climb then ends far up, and anywhere there will do.
+        # A few labelled rows may be separable. Then there is no optimum, and any late step will do.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(features, classes)
     slope, start = model.coef_.T, model.intercept_
@@ -176,135 +201,96 @@ def as_logits(found: Floats) -> Floats:
 
 
 def cross_entropy(logits: Floats, classes: Ints) -> float:
-    """Return the cross-entropy of the logits."""
+    """Return the mean cross-entropy of the logits."""
     return float(-log_softmax(logits)[np.arange(len(classes)), classes].mean())
 
 
-_HIDDEN = 64
-_EPOCHS, _PATIENCE, _UNCHECKED_EPOCHS = 100, 12, 10
-_BATCH, _RATE, _DECAY, _GAIN = 256, 5e-3, 1.0, 0.5
-_WORTHWHILE = 1e-4  # a smaller fall of the loss is no reason to go on
+def fit_mlp(data: LabelledRows, rng: torch.Generator) -> FittedClassifier:
+    """Fit a network of two hidden layers, stopped where the loss on the rows held out is least.
 
-
-def learn_mlp(lesson: LabelledRows, rng: torch.Generator) -> Learned:
-    """Fit a network of two hidden layers, stopped where the loss on the rows kept back is least.
-
-    It learns what the regression leaves: its own output is added to the regression's. Where there
-    is no more to learn, the regression stays as it is.
+    Its output is added to that of a logistic regression, and starts at zero: where there is nothing
+    more to learn, the result is the regression.
     """
-    if not lesson.features.shape[1]:
-        return learn_quadratic(lesson, rng)
-    _, start = tuned(lesson)
-    network = _Network(lesson.features.shape[1], lesson.count, rng)
-    if lesson.check.any():
-        _stop_early(network, lesson, start)
-    else:
-        rows = _Given.of(lesson.features, start)
-        for _ in range(_UNCHECKED_EPOCHS):
-            network.epoch(rows, torch.from_numpy(lesson.classes))
+    if not data.features.shape[1]:
+        return fit_quadratic(data, rng)
+    _, start = fit_regression(data)
+    net = _two_hidden_layers(data.features.shape[1], data.count, rng)
 
     def logits(rows: Floats) -> Floats:
-        found: Floats = network(_Given.of(rows, start)).numpy()
+        with torch.no_grad():
+            found: Floats = start(rows) + net(torch.from_numpy(rows)).numpy()
         return found
 
-    return Learned(checked=logits(lesson.features[lesson.check]), logits=logits)
+    fit = ~data.check
+    features, classes = data.features[fit], data.classes[fit]
+    rows = TensorDataset(*map(torch.from_numpy, (features, start(features), classes)))
+    optimiser = torch.optim.AdamW(net.parameters(), lr=_RATE, weight_decay=_DECAY, fused=True)
+    if data.check.any():
+        _train_until_best(net, optimiser, rows, data, logits, rng)
+    else:
+        for _ in range(_UNCHECKED_EPOCHS):
+            _train_epoch(net, optimiser, rows, rng)
+    return FittedClassifier(checked=logits(data.features[data.check]), logits=logits)
 
 
-def _stop_early(network: _Network, lesson: LabelledRows, start: Callable[[Floats], Floats]) -> None:
-    """Train until the loss on the rows kept back has not fallen for a while, and go back there."""
-    rows, spare = (_Given.of(lesson.features[m], start) for m in (~lesson.check, lesson.check))
-    classes, truth = torch.from_numpy(lesson.classes[~lesson.check]), lesson.classes[lesson.check]
-    best, since, kept = cross_entropy(network(spare).numpy(), truth), 0, network.copied()
-    for _ in range(_EPOCHS):
-        network.epoch(rows, classes)
-        loss = cross_entropy(network(spare).numpy(), truth)
-        since += 1
-        if loss < best - _WORTHWHILE:
-            best, since, kept = loss, 0, network.copied()
-        if since == _PATIENCE:
-            break
-    network.restore(kept)
-
-
-@final
-class _Given(NamedTuple):
-    """Rows for a network: their features, and the logits that it adds its own to."""
-
-    features: Tensor
-    logits: Tensor
-
-    @classmethod
-    def of(cls, features: Floats, start: Callable[[Floats], Floats]) -> _Given:
-        return cls(torch.from_numpy(features), torch.from_numpy(start(features)))
-
-
-@final
-class _Network:
-    """Two hidden layers and an optimiser, drawn from a generator of its own; at first it says 0.
+def _two_hidden_layers(inputs: int, outputs: int, rng: torch.Generator) -> nn.Sequential:
+    """Return a network that says 0 at first, its weights drawn from ``rng`` alone.
 
     In ``float64``: rounding grows with every step, and scores must not depend on the order of rows
     or on their unit.
     """
-
-    def __init__(self, inputs: int, outputs: int, rng: torch.Generator) -> None:
-        self._rng = rng
-        self._weights: list[Tensor] = []
-        for fan, width in ((inputs, _HIDDEN), (_HIDDEN, _HIDDEN), (_HIDDEN, outputs)):
-            drawn = torch.randn(fan, width, generator=rng, dtype=torch.float64)
-            self._weights += [drawn * (_GAIN / max(1, fan)) ** 0.5, torch.zeros(width).double()]
-        self._weights[-2].zero_()
-        for weight in self._weights:
-            weight.requires_grad_()
-        self._optimiser = torch.optim.AdamW(self._weights, lr=_RATE, weight_decay=_DECAY)
-
-    def __call__(self, rows: _Given) -> Tensor:
+    layers: list[nn.Module] = []
+    for fan, width in ((inputs, _HIDDEN), (_HIDDEN, _HIDDEN), (_HIDDEN, outputs)):
+        # On "meta", the layer's own start draws nothing from torch's global generator.
+        linear = nn.Linear(fan, width, device="meta", dtype=torch.float64).to_empty(device="cpu")
+        drawn = torch.randn(fan, width, generator=rng, dtype=torch.float64)
         with torch.no_grad():
-            return self._forward(rows)
-
-    def epoch(self, rows: _Given, classes: Tensor) -> None:
-        """Take one step for each batch of the rows, in a new order."""
-        order = torch.randperm(len(classes), generator=self._rng)
-        for batch in torch.split(order, max(1, min(_BATCH, len(order) // 4))):
-            with torch.enable_grad():
-                found = self._forward(_Given(rows.features[batch], rows.logits[batch]))
-                loss = functional.cross_entropy(found, classes[batch])
-                self._optimiser.zero_grad()
-                torch.autograd.backward(loss)
-            self._optimiser.step()
-
-    def copied(self) -> list[Tensor]:
-        """Return a copy of the weights."""
-        return [weight.detach().clone() for weight in self._weights]
-
-    def restore(self, weights: list[Tensor]) -> None:
-        """Go back to copied weights."""
-        with torch.no_grad():
-            for weight, kept in zip(self._weights, weights, strict=True):
-                weight.copy_(kept)
-
-    def _forward(self, rows: _Given) -> Tensor:
-        first, bias_1, second, bias_2, last, bias_3 = self._weights
-        hidden = torch.relu(torch.addmm(bias_1, rows.features, first))
-        hidden = torch.relu(torch.addmm(bias_2, hidden, second))
-        return rows.logits + torch.addmm(bias_3, hidden, last)
+            linear.weight.copy_(drawn.T * (_GAIN / fan) ** 0.5)
+            linear.bias.zero_()
+        layers += [linear, nn.ReLU()]
+    with torch.no_grad():
+        linear.weight.zero_()
+    return nn.Sequential(*layers[:-1])
 
 
-_DIRECTIONS = 1024  # coordinates at most: time grows with them
-_SQUARES = 256
-_PRODUCTS = 12
-# Squares and products are many: at a smaller scale the same penalty weighs more on them.
-_SECOND = 0.3
-# So do weak directions: most hold rounding, but what they hold can still be learnt.
-_FADE, _FAINTEST = 0.25, 0.05
-# A coordinate this many standard deviations out says no more than "far out"; its square would
-# otherwise outweigh all others.
-_FAR = 10.0
-_FLOOR = 1e-9  # of the mean energy: below it, energies differ by rounding alone
-_FLAT = 1e-8  # features have no unit: less than this is rounding
+def _train_epoch(
+    net: nn.Sequential, optimiser: torch.optim.Optimizer, rows: TensorDataset, rng: torch.Generator
+) -> None:
+    """Take one step for each batch of the rows, in a new order."""
+    order = torch.randperm(len(rows), generator=rng)
+    for batch in torch.split(order, max(1, min(_BATCH, len(order) // 4))):
+        features, start, classes = rows[batch]
+        with torch.enable_grad():
+            loss = functional.cross_entropy(start + net(features), classes)
+        optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        optimiser.step()
+
+
+def _train_until_best(
+    net: nn.Sequential,
+    optimiser: torch.optim.Optimizer,
+    rows: TensorDataset,
+    data: LabelledRows,
+    logits: Callable[[Floats], Floats],
+    rng: torch.Generator,
+) -> None:
+    """Train until the loss on the rows held out has not fallen for a while, and go back there."""
+    spare, truth = data.features[data.check], data.classes[data.check]
+    best, since, kept = cross_entropy(logits(spare), truth), 0, copy.deepcopy(net.state_dict())
+    for _ in range(_EPOCHS):
+        _train_epoch(net, optimiser, rows, rng)
+        loss = cross_entropy(logits(spare), truth)
+        since += 1
+        if loss < best - _WORTHWHILE:
+            best, since, kept = loss, 0, copy.deepcopy(net.state_dict())
+        if since == _PATIENCE:
+            break
+    net.load_state_dict(kept)
 
 
 def second_order(rows: Tensor, *, directions: int) -> Tensor:
-    """Return features ``[B, p]`` of the rows, each with mean 0; ``p`` is 0 for rows all alike.
+    """Return features ``[B, p]`` of the rows, each with mean 0; ``p`` is 0 if all rows are equal.
 
     In the principal basis of the rows, strongest direction first: standardised coordinates
     ``x_j``, their squares, the products of the strongest twelve, the log norm, and the log
@@ -315,7 +301,7 @@ def second_order(rows: Tensor, *, directions: int) -> Tensor:
     >>> second_order(torch.randn(50, 3, generator=torch.Generator()), directions=3).shape
     torch.Size([50, 15])
     """
-    along = _signed(_coordinates(rows.double()).flip(1))
+    along = _signed(principal_coordinates(rows.double()).flip(1))
     strong = along[:, : min(directions, _DIRECTIONS)]
     spread = strong.square().mean(dim=0).sqrt()
     near = (strong / spread).clamp(-_FAR, _FAR)

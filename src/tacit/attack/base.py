@@ -1,8 +1,8 @@
 """What an attack is: a score per example out of what the feature party saw, and nothing else.
 
 An attack declares the side information that it uses. The call checks the view once for every
-attack, brings the gradients to a common scale and hands the attack a :class:`PreparedView`;
-labels have no way in.
+attack, brings the gradients to a common scale and hands the attack a :class:`PreparedView`.
+Neither type has a field for labels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PreparedView:
     Attributes:
         rows: ``[B, d]`` in ``float64``; an exact power of two brings the largest value of the
             gradients and of the known gradients into ``[1/2, 1)``.
-        view: what the attacker was handed, untouched, in its own units.
+        view: the view as the attacker got it, in its own units.
         exponent: ``grads == rows * 2**exponent``.
         side: the declared side information, gradients in the units of ``rows``.
     """
@@ -45,13 +45,13 @@ class PreparedView:
     view: View
     exponent: int
     side: Mapping[str, Tensor]
-    _made: dict[str, Tensor] = field(default_factory=dict)
+    _cache: dict[str, Tensor] = field(default_factory=dict)
 
-    def once(self, name: str, make: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return what is made of the rows; attacks that share a sight share it."""
-        if name not in self._made:
-            self._made[name] = make(self.rows)
-        return self._made[name]
+    def cached(self, name: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return ``make(rows)``, computed once for all attacks that share this view."""
+        if name not in self._cache:
+            self._cache[name] = make(self.rows)
+        return self._cache[name]
 
     @property
     def positive(self) -> Tensor:
@@ -84,12 +84,12 @@ class PreparedView:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scored:
-    """What an attack over many views says of every example it saw.
+    """The scores of every example that an attack saw in many views.
 
     Attributes:
         ids: ``[n]`` int64, each example once, in the order in which they were first seen.
         scores: ``[n]`` float64, higher for "more likely positive".
-        clusters: ``[n]`` int64 groups, from attacks that sort examples into two or more.
+        clusters: ``[n]`` int64, the group of each example, from attacks that find groups.
     """
 
     ids: Tensor
@@ -100,7 +100,7 @@ class Scored:
 @final
 @dataclass(frozen=True)
 class AuditForm:
-    """One form in which an audit runs an attack when it is not told which attacks to run.
+    """One form in which the default audit runs an attack.
 
     Attributes:
         spec: the attack as a spec string; it may wrap the attack, as ``memory(of=...)`` does.
@@ -134,7 +134,7 @@ GAUSSIAN_FAILS = Cause("the Gaussian assumption fails", "isotropic_marvell")
 
 
 class StreamingAttack(ABC):
-    """An attack in progress over many views; it remembers examples by their id."""
+    """The state of an attack over many views; it recognises examples by their id."""
 
     @abstractmethod
     def add(self, view: View) -> None:
@@ -142,15 +142,15 @@ class StreamingAttack(ABC):
 
     @abstractmethod
     def result(self) -> Scored:
-        """Return what is known of every example seen so far; more views may follow."""
+        """Return the scores of every example seen so far; more views may follow."""
 
     @property
     def late(self) -> bool:
-        """Whether the last result is the best of too short a time; see ``limit``."""
+        """Whether time ran out before the last result was finished; see ``limit``."""
         return False
 
-    def limit(self, seconds: float) -> None:  # noqa: B027 - most attacks take no time to speak of
-        """Ask for later results within so many seconds each, the best there is by then."""
+    def limit(self, seconds: float) -> None:  # noqa: B027 - most attacks take little time
+        """Limit the time of each later result; it is then the best that was found by the end."""
 
 
 class Attack(Specified, ABC):
@@ -160,8 +160,8 @@ class Attack(Specified, ABC):
     higher score means "more likely positive" as far as the attacker can tell; measures of leakage
     do not depend on the sign.
 
-    The class attributes tell the audit, the monitor and the advice all they need: an attack that
-    is registered anywhere, also outside of this package, is listed, audited and advised on.
+    The audit, the monitor and the advice read the class attributes. So an attack that is registered
+    anywhere, also outside of this package, is listed, audited and advised on.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -179,8 +179,8 @@ class Attack(Specified, ABC):
     live: ClassVar[bool] = False
     """Whether it is cheap enough to be one of the live monitor's default attacks."""
     causes: ClassVar[tuple[Cause, ...]] = ()
-    """Why it succeeds; advice gives the first cause whose condition holds. For an attack that adds
-    up over epochs, advice knows the cause by itself."""
+    """Why it succeeds; advice gives the first cause whose condition holds. That noise averages out
+    need not be declared: advice says so for attacks that add up over epochs."""
     remedy: ClassVar[str] = ""
     """What to do about it, where the usual advice (noise on gradients, fewer epochs, randomised
     labels) does not fit; in the form "do this, or that", without a full stop."""
@@ -198,35 +198,35 @@ class Attack(Specified, ABC):
                 f"rng must be a torch.Generator, got {type(rng).__name__}: "
                 "write torch.Generator().manual_seed(0)"
             )
-        return self.scores(self.look(view), rng)
+        return self.scores(self.prepare(view), rng)
 
     @final
-    def scores(self, sight: PreparedView, rng: torch.Generator) -> Tensor:
-        """Return what the call returns, for a sight that was had before."""
+    def scores(self, prepared: PreparedView, rng: torch.Generator) -> Tensor:
+        """Return what the call returns, for a view that was prepared before."""
         with torch.no_grad():
-            scores = self.score(sight, rng).to(torch.float64)
-        if scores.shape != sight.rows.shape[:1] or not scores.isfinite().all():
+            scores = self.score(prepared, rng).to(torch.float64)
+        if scores.shape != prepared.rows.shape[:1] or not scores.isfinite().all():
             raise InputError(
-                f"{self} must return a finite score for each of {len(sight.rows)} rows, "
-                f"got shape {tuple(scores.shape)}: mend its score method"
+                f"{self} must return a finite score for each of {len(prepared.rows)} rows, "
+                f"got shape {tuple(scores.shape)}: correct its score method"
             )
         return scores
 
     @abstractmethod
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return one score per row; any randomness comes from ``rng``."""
 
-    def pursue(self, rng: torch.Generator) -> StreamingAttack | None:  # noqa: ARG002
-        """Return the attack over many views, or None where views are judged one by one."""
+    def streaming(self, rng: torch.Generator) -> StreamingAttack | None:  # noqa: ARG002
+        """Return the attack over many views, or None if it scores each view by itself."""
         return None
 
-    def draws(self) -> int | None:
-        """Return how many hints one call uses at most, or None for all of them."""
+    def hints_used(self) -> int | None:
+        """Return how many of ``known.hints`` one call uses at most, or None for all."""
         return None
 
     @torch.no_grad()
-    def look(self, view: View) -> PreparedView:
-        """Return a checked view; attacks with the same needs see the same."""
+    def prepare(self, view: View) -> PreparedView:
+        """Check a view and bring it to a common scale; attacks with the same needs can share it."""
         self._check_needs(view)
         grads = as_rows(view.grads.detach()).double()
         known = {name: self._gradient(view, name, grads) for name in self.needs & {*_GRADIENTS}}
@@ -290,9 +290,9 @@ class Attack(Specified, ABC):
 class LabelledAttack(Attack, ABC):
     """An attack that learns from the rows whose label is known, ``known.labelled``.
 
-    It gives log-odds or class probabilities, which compare from one fit to another. So whoever
-    judges it can give it the labels of some rows, keep what it says of the others, and put several
-    such fits together.
+    It gives log-odds or class probabilities, which compare from one fit to another. So an evaluator
+    can cross-fit it: give it the labels of some rows, keep its scores of the others, and join the
+    scores of several such fits.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"labelled"})

@@ -1,4 +1,4 @@
-"""Attacks that sort examples into groups and take the smallest group for the positives."""
+"""Clustering: the attack groups the examples and takes the smallest group for the positives."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _EXACT: Final = "donot_use_mm_for_euclid_dist"  # differences first, squares lat
 
 By = Literal["embedding", "direction", "both"]
 _Rows = tuple[Tensor, Tensor]  # directions and embeddings, before they are points
-_Part = tuple[Tensor, _Rows]  # with the places of their ids
+_Part = tuple[Tensor, _Rows]  # with the positions of their ids
 
 
 @final
 @ATTACKS.register("kmeans")
 @dataclass(frozen=True)
 class KMeans(Attack):
-    """Sort the examples into as many groups as there are classes, by k-means.
+    """Group the examples into as many clusters as there are classes, by k-means.
 
     ``r(x_i) = min over the other groups c of ||x_i - m_c|| - ||x_i - m_s||`` with ``m`` the centres
     and ``s`` the smallest group, taken for the positives. By ``embedding``, ``x`` is the embedding
@@ -72,7 +72,7 @@ class KMeans(Attack):
 
     by: By = "embedding"
 
-    # The class speaks for its default, an object for its own parameter.
+    # The class declares what its default does; each object what its own parameter asks for.
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     reads: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     audit_forms: ClassVar[tuple[AuditForm, ...]] = (
@@ -89,45 +89,45 @@ class KMeans(Attack):
         elif self.by == "both":
             object.__setattr__(self, "reads", frozenset({"gradients", "embeddings"}))
 
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return how much nearer each row lies to the smallest group than to the next one."""
-        return self._sort(sight, rng)[0]
+        return self._cluster(prepared, rng)[0]
 
     def clusters(self, view: View, rng: torch.Generator) -> Tensor:
         """Return each row's group as int64 ``[B]``, 0 for the largest group and so on."""
-        return self._sort(self.look(view), rng)[1]
+        return self._cluster(self.prepare(view), rng)[1]
 
-    def pursue(self, rng: torch.Generator) -> StreamingAttack:
-        """Return an attack that sorts the examples of one epoch after the other."""
-        return _Sorting(self, seed=_seed(rng))
+    def streaming(self, rng: torch.Generator) -> StreamingAttack:
+        """Return an attack that clusters the examples of each epoch."""
+        return _KMeansStream(self, seed=_seed(rng))
 
-    def rows(self, sight: PreparedView) -> _Rows:
+    def rows(self, prepared: PreparedView) -> _Rows:
         """Return directions ``[B, d]`` and embeddings ``[B, e]``; what is not compared is empty."""
-        grads, given = sight.rows.cpu(), sight.view.embeddings
+        grads, given = prepared.rows.cpu(), prepared.view.embeddings
         directions = grads[:, :0] if self.by == "embedding" else unit_rows(grads)
         if self.by == "direction" or given is None:
             return directions, grads[:, :0]
         return directions, as_rows(given.detach()).double().cpu()
 
-    def _sort(self, sight: PreparedView, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        rows = self.rows(sight)
-        groups = _Groups.of(rows, by=self.by, count=_classes(sight.view), seed=_seed(rng))
-        scores, numbers = groups.sort(rows)
-        return scores.to(sight.rows.device), numbers.to(sight.rows.device)
+    def _cluster(self, prepared: PreparedView, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        rows = self.rows(prepared)
+        groups = _Clusters.of(rows, by=self.by, count=_classes(prepared.view), seed=_seed(rng))
+        scores, numbers = groups.assign(rows)
+        return scores.to(prepared.rows.device), numbers.to(prepared.rows.device)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Lens:
-    """How rows become points that can be compared, the same for all rows of an epoch."""
+class _PointScaling:
+    """Turns rows into points that k-means compares; the same for all rows of an epoch."""
 
     power: int  # embeddings are divided by 2**power, so that no square overflows
     mean: Tensor | None = None
     spread: Tensor | None = None
 
     @classmethod
-    def over(cls, embeddings: Tensor, *, by: By, last: _Lens | None) -> _Lens:
-        """Return the lens for these rows, with the last one's power: centres keep their units."""
+    def fit(cls, embeddings: Tensor, *, by: By, last: _PointScaling | None) -> _PointScaling:
+        """Return the scaling for these rows; the last one's power keeps centres in their units."""
         power = 0 if by == "direction" else exponent(embeddings, name="embeddings") or 0
         power = power if last is None else last.power
         if by != "both":
@@ -151,38 +151,38 @@ class _Lens:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Groups:
-    """Groups that have been found, ready to take in any row; ``smallest`` has the fewest rows."""
+class _Clusters:
+    """Fitted clusters, to which any row can be assigned; ``smallest`` has the fewest rows."""
 
-    lens: _Lens
+    scaling: _PointScaling
     centres: Tensor
     smallest: int
 
     @classmethod
     def of(
-        cls, rows: _Rows, *, by: By, count: int, seed: int, last: _Groups | None = None
-    ) -> _Groups:
+        cls, rows: _Rows, *, by: By, count: int, seed: int, last: _Clusters | None = None
+    ) -> _Clusters:
         """Return the groups of these rows, numbered like the last ones if there are any."""
-        lens = _Lens.over(rows[1], by=by, last=None if last is None else last.lens)
+        scaling = _PointScaling.fit(rows[1], by=by, last=None if last is None else last.scaling)
         # In sorted order, nothing depends on the order of the rows; equal rows become weights.
-        points, weight = torch.unique(lens.points(rows), dim=0, return_counts=True)
+        points, weight = torch.unique(scaling.points(rows), dim=0, return_counts=True)
         count = min(count, len(points))
-        found = _run(points, weight, count, seed=seed).by_size()
+        found = _k_means(points, weight, count, seed=seed).by_size()
         if last is not None and len(last.centres) == count:
-            # An untrained model's centres alone would hold back those of the trained one.
-            warm = _run(points, weight, count, start=last.centres)
+            # Centres of an untrained model alone would be a bad start for those of a trained one.
+            warm = _k_means(points, weight, count, start=last.centres)
             found = found.like(warm) if found.inertia < warm.inertia else warm
         smallest = min(reversed(range(count)), key=found.sizes.tolist().__getitem__)
-        return cls(lens=lens, centres=found.centres, smallest=smallest)
+        return cls(scaling=scaling, centres=found.centres, smallest=smallest)
 
-    def sort(self, rows: _Rows) -> tuple[Tensor, Tensor]:
+    def assign(self, rows: _Rows) -> tuple[Tensor, Tensor]:
         """Return the score and the group of each row."""
-        far = torch.cdist(self.lens.points(rows), self.centres, compute_mode=_EXACT)
+        far = torch.cdist(self.scaling.points(rows), self.centres, compute_mode=_EXACT)
         own, number = far[:, self.smallest], far.argmin(dim=1)
         if far.shape[1] == 1:
             return torch.zeros_like(own), number
         others = far.index_fill(1, torch.tensor(self.smallest), torch.inf).amin(dim=1)
-        return self.lens.restore(others - own), number
+        return self.scaling.restore(others - own), number
 
 
 @final
@@ -212,57 +212,57 @@ class _Fit:
 
 
 @final
-class _Sorting(StreamingAttack):
-    """The groups of the epoch that is under way, and each example's latest score and group."""
+class _KMeansStream(StreamingAttack):
+    """The clusters of the current epoch, and each example's latest score and group."""
 
     def __init__(self, attack: KMeans, *, seed: int) -> None:
         self._attack = attack
-        self._find = partial(_Groups.of, by=attack.by, seed=seed)
-        self._places = IdIndex()
+        self._find = partial(_Clusters.of, by=attack.by, seed=seed)
+        self._index = IdIndex()
         self._scores = torch.zeros(0, dtype=torch.float64)
         self._numbers = torch.zeros(0, dtype=torch.int64)
         self._epoch: int | None = None
         self._shape: tuple[int, ...] = ()
-        self._waiting: list[_Part] = []
-        self._groups: _Groups | None = None
-        self._last: _Groups | None = None
+        self._collected: list[_Part] = []
+        self._groups: _Clusters | None = None
+        self._last: _Clusters | None = None
 
     def add(self, view: View) -> None:
-        """Sort one view's examples, once enough rows of the epoch are there to tell the groups."""
+        """Assign one view's examples to groups, once the epoch has enough rows to find them."""
         ids = ids_of(view, attack=self._attack)
-        rows = self._attack.rows(self._attack.look(view))
+        rows = self._attack.rows(self._attack.prepare(view))
         self._check(_classes(view), *(part.shape[1] for part in rows))
         if view.epoch != self._epoch:
-            self._settle()
+            self._find_groups()
             self._last, self._groups = self._groups or self._last, None
             self._epoch = view.epoch
-        part = self._places.take(ids), rows
-        self._scores = grown(self._scores, len(self._places))
-        self._numbers = grown(self._numbers, len(self._places))
+        part = self._index.positions(ids), rows
+        self._scores = grown(self._scores, len(self._index))
+        self._numbers = grown(self._numbers, len(self._index))
         if self._groups is not None:
-            _write(self._groups, [part], self._scores, self._numbers)
+            _store(self._groups, [part], self._scores, self._numbers)
             return
-        self._waiting.append(part)
-        if sum(len(places) for places, _ in self._waiting) >= _SAMPLE:
-            self._settle()
+        self._collected.append(part)
+        if sum(len(positions) for positions, _ in self._collected) >= _SAMPLE:
+            self._find_groups()
 
     def result(self) -> Scored:
         """Return the latest score and group of every example; an epoch may go on afterwards."""
-        count = len(self._places)
+        count = len(self._index)
         scores, numbers = self._scores[:count].clone(), self._numbers[:count].clone()
-        if self._waiting:
-            _write(self._found(), self._waiting, scores, numbers)
-        return Scored(ids=self._places.ids(), scores=scores, clusters=numbers)
+        if self._collected:
+            _store(self._found(), self._collected, scores, numbers)
+        return Scored(ids=self._index.ids(), scores=scores, clusters=numbers)
 
-    def _settle(self) -> None:
-        """Find the groups of the rows that wait, and let go of the rows."""
-        if self._waiting:
+    def _find_groups(self) -> None:
+        """Find the groups of the rows collected so far, and drop these rows."""
+        if self._collected:
             self._groups = self._found()
-            _write(self._groups, self._waiting, self._scores, self._numbers)
-            self._waiting = []
+            _store(self._groups, self._collected, self._scores, self._numbers)
+            self._collected = []
 
-    def _found(self) -> _Groups:
-        directions, embeddings = zip(*(rows for _, rows in self._waiting), strict=True)
+    def _found(self) -> _Clusters:
+        directions, embeddings = zip(*(rows for _, rows in self._collected), strict=True)
         rows = torch.cat(directions), torch.cat(embeddings)
         return self._find(rows, count=self._shape[0], last=self._last)
 
@@ -270,25 +270,25 @@ class _Sorting(StreamingAttack):
         if self._shape not in ((), shape):
             raise InputError(
                 f"classes, width of gradients and width of embeddings must stay {self._shape} "
-                f"(0: not compared), got {shape}: pursue each cut by itself"
+                f"(0: not compared), got {shape}: attack each cut by itself"
             )
         self._shape = shape
 
 
-def _write(groups: _Groups, parts: list[_Part], scores: Tensor, numbers: Tensor) -> None:
-    """Put the rows' scores and groups at their places; of an id given twice, the last counts."""
-    for places, rows in parts:
-        found, number = groups.sort(rows)
-        scores.numpy()[places.numpy()] = found.numpy()
-        numbers.numpy()[places.numpy()] = number.numpy()
+def _store(groups: _Clusters, parts: list[_Part], scores: Tensor, numbers: Tensor) -> None:
+    """Store the rows' scores and groups at their positions; of a repeated id, the last counts."""
+    for positions, rows in parts:
+        found, number = groups.assign(rows)
+        scores.numpy()[positions.numpy()] = found.numpy()
+        numbers.numpy()[positions.numpy()] = number.numpy()
 
 
-def _run(
+def _k_means(
     points: Tensor, weight: Tensor, count: int, *, seed: int = 0, start: Tensor | None = None
 ) -> _Fit:
     """Return k-means from some centres, or the best of several random starts.
 
-    One thread: sums in several come out in any order, and these would compete with torch's.
+    It runs on one thread: with several, the order of sums varies from run to run.
     """
     from sklearn import cluster, exceptions  # noqa: PLC0415 - a second to load
     from threadpoolctl import threadpool_limits  # noqa: PLC0415

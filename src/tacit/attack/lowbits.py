@@ -1,4 +1,4 @@
-"""An attack on how numbers are stored: the last bits of a sum show the size of what was added."""
+"""An attack on how numbers are stored: the last bits of a sum show the size of its summands."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _FRACTION: Final = 52  # bits of a float64 behind the point
 @ATTACKS.register("lowbits")
 @dataclass(frozen=True)
 class LowBits(Attack):
-    """Count the zero bits at the end of each value: in ``float32(g + noise)`` they tell of ``g``.
+    """Count the zero bits at the end of each value: in ``float32(g + noise)`` they depend on ``g``.
 
     ``r(g_i) = sum_j t(g_ij)``, where ``t`` counts the zero bits at the end of the mantissa. A sum
     of floating-point numbers keeps the last bits of the larger one, so a class whose gradients are
     larger than the noise ends in other bits than one whose gradients are smaller. Where all values
-    are multiples of one step, ``t`` tells the size of a value and nothing else. A zero counts as
+    are multiples of one step, ``t`` depends on the size of a value only. A zero counts as
     half of the smallest such step.
 
     Needs: nothing besides the gradients.
@@ -47,9 +47,9 @@ class LowBits(Attack):
         ),
     )
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the sum of trailing zero bits of each row, as in ``float64``."""
-        fraction = sight.rows.contiguous().view(torch.int64) & ((1 << _FRACTION) - 1)
+        fraction = prepared.rows.contiguous().view(torch.int64) & ((1 << _FRACTION) - 1)
         whole = fraction | (1 << _FRACTION)
         zeros = (whole & -whole).double().log2()
-        return torch.where(sight.rows == 0, _FRACTION + 1.0, zeros).sum(dim=1)
+        return torch.where(prepared.rows == 0, _FRACTION + 1.0, zeros).sum(dim=1)

@@ -1,4 +1,4 @@
-"""An attack with a memory: the same example is released every epoch, so its scores add up."""
+"""The memory attack: the same example is released every epoch, so its scores add up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tacit.spec import require
 from tacit.types import View
 
 _KEEP: Final = 0.95  # of the running averages per batch: the last 20 batches count
-_PRIOR: Final = 8.0  # batches' worth of doubt that a new kind of evidence starts with
+_PRIOR: Final = 8.0  # batches of pure chance that each kind of evidence starts from
 _BASE: Final = Principal()
 _FLAT: Final = 1e-12  # a spread below this share of the scores is rounding
 
@@ -44,11 +44,11 @@ class Memory(Attack):
     divergence ``k`` per release, with independent noise, are told apart with
     ``AUC = Phi(sqrt(T k / 2))`` after ``T`` releases. On one view alone it is the base attack.
 
-    Three witnesses speak for the sign of a batch, and their log-odds add up: the direction
-    ``sum_i r_i (g_i - mean)`` that the scores follow, against the average of the last ones; the
-    scores of the examples that were seen before, against their sums; and the base attack's own
-    sign, by how often it was right of late. A witness counts by what it has shown above chance, so
-    noise in one of them does not outvote the others.
+    Three kinds of evidence decide the sign of a batch, and their log-odds add up: the direction
+    ``sum_i r_i (g_i - mean)`` that the scores follow, against the average of recent ones; the
+    scores of the examples that were seen before, against their sums; and how often the base
+    attack's own sign was kept recently. Each is weighted by how far it has exceeded chance so far,
+    so that one noisy kind of evidence does not outweigh the others.
 
     Needs: ids, and what the base attack needs.
 
@@ -57,16 +57,16 @@ class Memory(Attack):
         sections 4.1 and 4.2): divergences of independent releases add up.
 
     >>> grads = torch.tensor([[1.0], [1.0], [1.0], [-3.0]])
-    >>> pursuit = Memory().pursue(torch.Generator())
+    >>> stream = Memory().streaming(torch.Generator())
     >>> for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
-    ...     pursuit.add(View(grads=grads[order], ids=torch.tensor(order) + 70))
-    >>> pursuit.result().ids.tolist(), pursuit.result().scores.argmax().item()
+    ...     stream.add(View(grads=grads[order], ids=torch.tensor(order) + 70))
+    >>> stream.result().ids.tolist(), stream.result().scores.argmax().item()
     ([70, 71, 72, 73], 3)
     """
 
     of: Attack = _BASE
 
-    # The class speaks for its default base attack, an object for its own.
+    # The class declares what its default base attack does; each object what its own one does.
     needs: ClassVar[frozenset[str]] = _BASE.needs
     centre: ClassVar[Literal["mean", "median"]] = _BASE.centre
     reads: ClassVar[frozenset[str]] = _BASE.reads
@@ -83,41 +83,41 @@ class Memory(Attack):
         object.__setattr__(self, "causes", kept)
         object.__setattr__(self, "remedy", self.of.remedy)
 
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
-        """Return the base attack's scores: one view holds nothing to remember."""
-        return self.of.score(sight, rng)
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:
+        """Return the base attack's scores: in one view there is nothing to add up."""
+        return self.of.score(prepared, rng)
 
-    def pursue(self, rng: torch.Generator) -> StreamingAttack:
-        """Return an attack that remembers examples by id; it draws from ``rng`` as it goes."""
+    def streaming(self, rng: torch.Generator) -> StreamingAttack:
+        """Return an attack that adds up scores by id; the base attack draws from ``rng``."""
         return _MemoryStream(self, rng)
 
-    def draws(self) -> int | None:
+    def hints_used(self) -> int | None:
         """Return how many hints the base attack uses at most."""
-        return self.of.draws()
+        return self.of.hints_used()
 
 
 @final
 class IdIndex:
-    """A place 0, 1, ... for every id, in the order in which they were first seen."""
+    """The position 0, 1, ... of every id, in the order in which they were first seen."""
 
     def __init__(self) -> None:
-        self._places: dict[int, int] = {}
+        self._index: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._index)
 
-    def take(self, ids: Tensor) -> Tensor:
-        """Return the place of each id; new ids get the next ones."""
-        places = self._places
-        return torch.tensor([places.setdefault(i, len(places)) for i in ids.tolist()])
+    def positions(self, ids: Tensor) -> Tensor:
+        """Return the position of each id; new ids get the next ones."""
+        positions = self._index
+        return torch.tensor([positions.setdefault(i, len(positions)) for i in ids.tolist()])
 
     def ids(self) -> Tensor:
-        """Return every id by its place."""
-        return torch.from_numpy(np.fromiter(self._places, dtype=np.int64, count=len(self)))
+        """Return every id by its position."""
+        return torch.from_numpy(np.fromiter(self._index, dtype=np.int64, count=len(self)))
 
 
 def ids_of(view: View, *, attack: Attack) -> Tensor:
-    """Return the ids of a view, or say what is wrong with them."""
+    """Return the ids of a view, or raise if they are missing or of the wrong type."""
     if view.ids is None:
         raise InputError(f"{attack} over many views knows examples by their id: pass View(ids=...)")
     ids, rows = view.ids, len(as_rows(view.grads))
@@ -138,13 +138,13 @@ def grown(values: Tensor, size: int) -> Tensor:
 
 @final
 class _MemoryStream(StreamingAttack):
-    """One sum per id, and the witnesses for the sign of the next batch."""
+    """One sum per id, and the evidence for the sign of the next batch."""
 
     def __init__(self, attack: Memory, rng: torch.Generator) -> None:
         self._attack, self._rng = attack, rng
-        self._places = IdIndex()
+        self._index = IdIndex()
         self._sums = torch.zeros(0, dtype=torch.float64)
-        self._signs = _Signs()
+        self._signs = _SignTracker()
 
     def add(self, view: View) -> None:
         """Add the scores of one view to the sums of its ids."""
@@ -152,30 +152,30 @@ class _MemoryStream(StreamingAttack):
         rows = _scaled(view.grads)
         self._signs.check(rows)
         scores = _standard(self._attack(view, self._rng))
-        known = len(self._places)
-        places = self._places.take(ids)
-        self._sums = grown(self._sums, len(self._places))
+        known = len(self._index)
+        positions = self._index.positions(ids)
+        self._sums = grown(self._sums, len(self._index))
         if not scores.any():
             return
-        seen = places < known
-        again = _agreement(scores[seen], self._sums[places[seen]])
-        self._sums.index_add_(0, places, self._signs.next(scores, rows, again) * scores)
+        seen = positions < known
+        again = _agreement(scores[seen], self._sums[positions[seen]])
+        self._sums.index_add_(0, positions, self._signs.next(scores, rows, again) * scores)
 
     def result(self) -> Scored:
         """Return the sums with the sign that makes the fewer class the higher one."""
-        sums = self._sums[: len(self._places)].clone()
+        sums = self._sums[: len(self._index)].clone()
         if len(sums) and (sums - sums.mean()).pow(3).sum() < 0:
             sums = -sums
-        return Scored(ids=self._places.ids(), scores=sums)
+        return Scored(ids=self._index.ids(), scores=sums)
 
 
 @final
-class _Signs:
-    """Decides for each batch whether its scores are to be turned round."""
+class _SignTracker:
+    """Decides for each batch whether the sign of its scores is reversed."""
 
     def __init__(self) -> None:
         self._direction: Tensor | None = None
-        self._along, self._again = _Witness(), _Witness()
+        self._along, self._again = _SignEvidence(), _SignEvidence()
         self._kept, self._turned = _PRIOR, 0.0
 
     def check(self, rows: Tensor) -> None:
@@ -183,52 +183,53 @@ class _Signs:
         if self._direction is not None and len(self._direction) != rows.shape[1]:
             raise InputError(
                 f"gradients must stay {len(self._direction)} wide, got {rows.shape[1]}: "
-                "pursue each cut by itself"
+                "attack each cut by itself"
             )
 
     def next(self, scores: Tensor, rows: Tensor, again: float) -> float:
-        """Return +1 or -1 for this batch and take it into account for the next ones."""
-        heading = rows.T @ scores  # scores have mean zero, so the rows need not
-        length = torch.linalg.vector_norm(heading)
-        heading = heading / length if length > 0 else heading
-        along = self._bearing(scores, rows, heading)
+        """Return +1 or -1 for this batch, and update the evidence for the next ones."""
+        direction = rows.T @ scores  # scores have mean zero, so the rows need not
+        length = torch.linalg.vector_norm(direction)
+        direction = direction / length if length > 0 else direction
+        along = self._direction_evidence(scores, rows, direction)
         odds = self._along.odds(along) + self._again.odds(again)
         odds += math.log((self._kept + 1) / (self._turned + 1))
         sign = 1.0 if odds >= 0 else -1.0
         self._kept = _KEEP * self._kept + (sign > 0)
         self._turned = _KEEP * self._turned + (sign < 0)
-        past = torch.zeros_like(heading) if self._direction is None else self._direction
-        self._direction = _KEEP * past + sign * heading
+        past = torch.zeros_like(direction) if self._direction is None else self._direction
+        self._direction = _KEEP * past + sign * direction
         return sign
 
-    def _bearing(self, scores: Tensor, rows: Tensor, heading: Tensor) -> float:
-        """Return how surely the scores follow the remembered direction, in standard errors.
+    def _direction_evidence(self, scores: Tensor, rows: Tensor, direction: Tensor) -> float:
+        """Return how clearly the scores follow the average direction, in standard errors.
 
-        Two kinds of chance can turn a heading, and the larger one counts: scores that know nothing
-        of the rows, and a direction fitted to this batch's noise, one of ``d``.
+        It is the smaller of two statistics, because chance can imitate agreement in two ways: by
+        scores that do not depend on the rows, and by a direction that is fitted to this batch's
+        noise in ``d`` dimensions.
         """
         if self._direction is None or not self._direction.any():
             return 0.0
         mean = self._direction / torch.linalg.vector_norm(self._direction)
-        places = rows @ mean
-        by_scores = _agreement(scores, places)
-        cosine = min(abs(float(heading @ mean)), 1 - 1e-12)
+        positions = rows @ mean
+        by_scores = _agreement(scores, positions)
+        cosine = min(abs(float(direction @ mean)), 1 - 1e-12)
         by_direction = math.atanh(cosine) * math.sqrt(rows.shape[1])
         return math.copysign(min(abs(by_scores), by_direction), by_scores)
 
 
 @final
-class _Witness:
+class _SignEvidence:
     """Evidence for a sign, normal with variance one around an unknown ``+-m``.
 
-    ``E z^2 = 1 + m^2`` whatever the sign, so its strength is learnt without knowing who was right.
+    ``E z^2 = 1 + m^2`` whatever the sign, so ``m`` is learnt without knowing the right sign.
     """
 
     def __init__(self) -> None:
         self._square, self._weight = _PRIOR, _PRIOR
 
     def odds(self, z: float) -> float:
-        """Return the log-odds of a positive sign; ``z = 0`` is silence and teaches nothing."""
+        """Return the log-odds of a positive sign; ``z = 0`` stands for no evidence."""
         if z == 0:
             return 0.0
         self._square = _KEEP * self._square + z * z
@@ -239,7 +240,7 @@ class _Witness:
 def _agreement(a: Tensor, b: Tensor) -> float:
     """Return the self-normalised ``sum ab / sqrt(sum a^2 b^2)``: normal if a and b are unrelated.
 
-    Unlike a correlation, it stays so where large values of the two meet without their signs.
+    Unlike a correlation, it stays normal where large values of both meet with unrelated signs.
     """
     product = (a - a.mean()) * (b - b.mean())
     length = float(torch.linalg.vector_norm(product))

@@ -22,7 +22,7 @@ _BLOCK = 1 << 22  # cosines held at a time, 32 MB: all of them would take 8 GB a
 class Norm(Attack):
     """Score by gradient length: models are less sure of positives, so their gradients are longer.
 
-    ``r(g) = ||g||``, and ``||g|| = |p - y| * ||dh/dz||`` where only the first factor knows ``y``.
+    ``r(g) = ||g||``, and ``||g|| = |p - y| * ||dh/dz||``: only the first factor depends on ``y``.
 
     Needs: nothing besides the gradients.
 
@@ -41,9 +41,9 @@ class Norm(Attack):
         Cause("the length of gradients gives labels away", "without_marvell"),
     )
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the Euclidean norm of each row."""
-        return sight.restore(norms(sight.rows), degree=1)
+        return prepared.restore(norms(prepared.rows), degree=1)
 
 
 @final
@@ -70,11 +70,11 @@ class Cosine(Attack):
     audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("cosine", 20),)
     live: ClassVar[bool] = True
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the cosine of each row with the known positive gradient."""
-        length = norms(sight.rows)
+        length = norms(prepared.rows)
         length[length == 0] = 1.0  # zero rows score zero
-        return (sight.rows @ unit_rows(sight.positive.unsqueeze(0))[0]) / length
+        return (prepared.rows @ unit_rows(prepared.positive.unsqueeze(0))[0]) / length
 
 
 @final
@@ -102,9 +102,9 @@ class Majority(Attack):
 
     audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("majority", 60),)
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return the fraction of the other rows at an obtuse angle."""
-        units = unit_rows(sight.rows)
+        units = unit_rows(prepared.rows)
         count, width = units.shape
         slack = width * torch.finfo(units.dtype).eps
         step = max(1, _BLOCK // count)
@@ -128,8 +128,8 @@ class Hint(Attack):
         Li et al., 2021 version, section 5.3, hint attack (``k = 5``, inner product).
 
     Departures: the paper assigns a label, here the similarity itself is the score. What the
-    attacker knows already is no success: a drawn hint is scored against the other drawn hints
-    only, and a single one gets the mean of the other rows' scores.
+    attacker knows already does not count as success: a drawn hint is scored against the other
+    drawn hints only, and a single one gets the mean of the other rows' scores.
 
     >>> from tacit.types import Known, View
     >>> grads = torch.tensor([[2.0], [3.0], [-1.0], [4.0]])
@@ -147,14 +147,14 @@ class Hint(Attack):
     def __post_init__(self) -> None:
         require(self.k >= 1, "hint: k must be at least 1", self.k)
 
-    def draws(self) -> int:
+    def hints_used(self) -> int:
         """Return ``k``."""
         return self.k
 
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the largest similarity of each row to a drawn hint other than itself."""
-        rows = unit_rows(sight.rows) if self.by == "cosine" else sight.rows
-        drawn = self._drawn(sight.hints, rng)
+        rows = unit_rows(prepared.rows) if self.by == "cosine" else prepared.rows
+        drawn = self._drawn(prepared.hints, rng)
         best = torch.full_like(rows[:, 0], -torch.inf)
         for hint in drawn.tolist():
             similar = self._similarity(rows, rows[hint])
@@ -163,7 +163,7 @@ class Hint(Attack):
         if len(drawn) == 1:
             others = best[best > -torch.inf]
             best[drawn] = others.sum() / max(1, len(others))
-        return sight.restore(best, degree={"inner": 2, "cosine": 0, "distance": 1}[self.by])
+        return prepared.restore(best, degree={"inner": 2, "cosine": 0, "distance": 1}[self.by])
 
     def _drawn(self, hints: Tensor, rng: torch.Generator) -> Tensor:
         if len(hints) <= self.k:
@@ -208,9 +208,9 @@ class Mean(Attack):
     centre: ClassVar[Literal["mean", "median"]] = "mean"
     audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("mean", 40),)
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return how much nearer the mean of class 1 is."""
-        return _nearer(self, sight, hard=self.hard)
+        return _nearer(self, prepared, hard=self.hard)
 
 
 @final
@@ -243,13 +243,13 @@ class Median(Attack):
     centre: ClassVar[Literal["mean", "median"]] = "median"
     audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("median", 50),)
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return how much nearer the median of class 1 is."""
-        return _nearer(self, sight, hard=self.hard)
+        return _nearer(self, prepared, hard=self.hard)
 
 
-def _nearer(attack: Attack, sight: PreparedView, *, hard: bool) -> Tensor:
-    if len(sight.centres) != 2:
-        raise InputError(f"{attack} takes two centres, got {len(sight.centres)}: class 0 first")
-    from_0, from_1 = (norms(sight.rows - centre) for centre in sight.centres)
-    return (from_1 <= from_0).double() if hard else sight.restore(from_0 - from_1, degree=1)
+def _nearer(attack: Attack, prepared: PreparedView, *, hard: bool) -> Tensor:
+    if len(prepared.centres) != 2:
+        raise InputError(f"{attack} takes two centres, got {len(prepared.centres)}: class 0 first")
+    from_0, from_1 = (norms(prepared.rows - centre) for centre in prepared.centres)
+    return (from_1 <= from_0).double() if hard else prepared.restore(from_0 - from_1, degree=1)

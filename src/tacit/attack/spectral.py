@@ -1,4 +1,4 @@
-"""Attacks on the batch as a cloud of points: its principal directions, without side information."""
+"""Attacks along the principal directions of a batch, without side information."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tacit.spec import require
 @ATTACKS.register("energy")
 @dataclass(frozen=True)
 class Energy(Attack):
-    """Score by the energy in the weak directions of the batch, where only noise lives.
+    """Score by the energy in the weak directions of the batch, which hold only noise.
 
     ``r(g_i) = sum over the weaker share of directions v_j of ((g_i - mean) . v_j)^2``, with ``v_j``
     the principal directions of the centred batch. Cut gradients lie near a few directions; a
@@ -53,11 +53,11 @@ class Energy(Attack):
     def __post_init__(self) -> None:
         require(0 < self.share < 1, "energy: share must lie between 0 and 1", self.share)
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return each row's energy in the weaker directions."""
-        along = sight.once("coordinates", _coordinates)
+        along = prepared.cached("coordinates", principal_coordinates)
         weak = along[:, : max(1, int(self.share * along.shape[1]))]
-        return sight.restore(weak.square().sum(dim=1), degree=2)
+        return prepared.restore(weak.square().sum(dim=1), degree=2)
 
 
 @final
@@ -84,14 +84,14 @@ class Principal(Attack):
     audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("principal", 70),)
     live: ClassVar[bool] = True
 
-    def score(self, sight: PreparedView, _rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, _rng: torch.Generator, /) -> Tensor:
         """Return each row's coordinate along the top direction."""
-        along = sight.once("coordinates", _coordinates)
+        along = prepared.cached("coordinates", principal_coordinates)
         top = along[:, -1:].sum(dim=1)  # zeros when no direction is left
-        return sight.restore(-top if top.pow(3).sum() < 0 else top, degree=1)
+        return prepared.restore(-top if top.pow(3).sum() < 0 else top, degree=1)
 
 
-def _coordinates(rows: Tensor) -> Tensor:
+def principal_coordinates(rows: Tensor) -> Tensor:
     """Return the centred rows along their principal directions ``[B, r]``, weakest first.
 
     The smaller of the covariance and the Gram matrix is decomposed. Lengths are taken from the

@@ -1,4 +1,4 @@
-"""The worst case: an attacker who knows some labels and learns the rest from them."""
+"""The worst case: an attacker who knows the labels of some rows and learns the rest from them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tacit.attack._classifiers import (
     Floats,
     Ints,
     LabelledRows,
-    SampleDraws,
-    deal,
-    kept_back,
-    learn_mlp,
-    learn_quadratic,
+    SeededGenerators,
+    fit_mlp,
+    fit_quadratic,
+    held_out_mask,
     log_softmax,
-    quality,
+    mean_auc,
     second_order,
+    stratified_folds,
 )
 from tacit.attack.base import (
     ATTACKS,
@@ -43,7 +43,7 @@ from tacit.types import View
 _ROWS_PER_DIRECTION = 4
 # With fewer labelled rows a network learns nothing that a regression does not.
 _ENOUGH_FOR_MLP = 500
-_LEARNERS: Final = {"quadratic": learn_quadratic, "mlp": learn_mlp}
+_LEARNERS: Final = {"quadratic": fit_quadratic, "mlp": fit_mlp}
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
@@ -58,7 +58,7 @@ class Supervised(LabelledAttack):
     the likelihood ratio of Gaussians with different means and different variances along that
     basis, noise on one class alone included; ``mlp`` adds a network of two hidden layers of 64 on
     the same features. ``by=both`` adds those of the embeddings. ``best`` takes, of the models and
-    sources there are, the one with the highest AUC on labelled rows kept back.
+    sources there are, the one with the highest AUC on labelled rows held out.
 
     Needs: the labels of some rows, at least two of each class; embeddings where the view has them.
 
@@ -66,11 +66,11 @@ class Supervised(LabelledAttack):
         Ours. An estimate, from below, of what Li et al., ICLR 2022, Theorem 1, bound from above:
         the AUC of the best score there is.
 
-    What the attacker knows already is no success: a labelled row is scored by a fit to the half
-    of the labelled rows that it does not belong to. The share of positives among the labelled rows
-    is taken out of the score, so that scores of different fits compare. Rows of one id stay
-    together when rows are kept back. ``best`` tries the network from 500 labelled rows on, and
-    with fewer than 20 of a class there is nothing to keep back: it is then the regression on the
+    What the attacker knows already does not count as success: a labelled row is scored by a fit to
+    the half of the labelled rows that it does not belong to. The share of positives among the
+    labelled rows is taken out of the score, so that scores of different fits compare. Rows of one
+    id stay together when rows are held out. ``best`` tries the network from 500 labelled rows on;
+    with fewer than 20 of a class there is nothing to hold out, and it is the regression on the
     gradients, at a fixed penalty. Principal directions beyond a quarter of the labelled rows count
     by their energy only.
 
@@ -92,18 +92,14 @@ class Supervised(LabelledAttack):
     audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("supervised", 120),)
     causes: ClassVar[tuple[Cause, ...]] = (GAUSSIAN_FAILS,)
 
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the log-odds of class 1, at even odds before the row was seen."""
-        return self._log_odds(sight, rng, honest=True)
+        return self._log_odds(prepared, rng, honest=True)
 
     def log_odds(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
-        """Return the scores ``[B]`` of a call.
-
-        Without ``honest`` it takes half the time, and labelled rows are scored by a fit that they
-        took part in: for callers who leave them out.
-        """
+        """Return the scores ``[B]`` of a call; without ``honest`` in half of the time."""
         with torch.no_grad():
-            return self._log_odds(self.look(view), rng, honest=honest)
+            return self._log_odds(self.prepare(view), rng, honest=honest)
 
     def probabilities(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
         """Return the probability of each class ``[B, classes]``, for any number of classes.
@@ -112,58 +108,58 @@ class Supervised(LabelledAttack):
         ``honest`` is as for ``log_odds``.
         """
         with torch.no_grad():
-            sight = self.look(view)
-            known = _Labelled.of(self, sight)
-            found = self._likelihoods(sight, known, rng, honest=honest) + np.log(known.shares)
+            prepared = self.prepare(view)
+            known = _Labelled.of(self, prepared)
+            found = self._likelihoods(prepared, known, rng, honest=honest) + np.log(known.shares)
         count = max(2, int(known.names[-1]) + 1, view.known.classes or 0)
         probs = torch.zeros(len(found), count, dtype=torch.float64)
         probs[:, known.names] = torch.from_numpy(np.exp(log_softmax(found)))
         return probs.to(view.grads.device)
 
-    def _log_odds(self, sight: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
-        known = _Labelled.of(self, sight)
+    def _log_odds(self, prepared: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
+        known = _Labelled.of(self, prepared)
         if known.names[-1] > 1:
             raise KnowledgeError(
                 f"{self} scores class 1 against class 0, got known.labelled with class "
                 f"{known.names[-1]}: call its `probabilities`, or pass (classes == c).long()"
             )
-        found = self._likelihoods(sight, known, rng, honest=honest)
-        return torch.from_numpy(found[:, 1] - found[:, 0]).to(sight.view.grads.device)
+        found = self._likelihoods(prepared, known, rng, honest=honest)
+        return torch.from_numpy(found[:, 1] - found[:, 0]).to(prepared.view.grads.device)
 
     def _likelihoods(
-        self, sight: PreparedView, known: _Labelled, rng: torch.Generator, *, honest: bool
+        self, prepared: PreparedView, known: _Labelled, rng: torch.Generator, *, honest: bool
     ) -> Floats:
         """Return the log-likelihood of each class ``[B, k]``, up to a constant for each row."""
-        draws = SampleDraws(rng)
-        sources = self._sources(sight, directions=max(1, len(known.rows) // _ROWS_PER_DIRECTION))
-        found = self._taught(sources, known, draws)(np.arange(len(sight.rows)))
+        generators = SeededGenerators(rng)
+        sources = self._sources(prepared, directions=max(1, len(known.rows) // _ROWS_PER_DIRECTION))
+        found = self._fit(sources, known, generators)(np.arange(len(prepared.rows)))
         if honest:
-            half = deal(known.classes, known.groups, folds=2, rng=draws.folds)
+            half = stratified_folds(known.classes, known.groups, folds=2, rng=generators.folds)
             for part in (0, 1):
                 rows = known.rows[half == part]
-                found[rows] = self._taught(sources, known.where(half != part), draws)(rows)
+                found[rows] = self._fit(sources, known.where(half != part), generators)(rows)
         return found
 
-    def _sources(self, sight: PreparedView, *, directions: int) -> list[Floats]:
+    def _sources(self, prepared: PreparedView, *, directions: int) -> list[Floats]:
         """Return the features of each source that is to be tried, the gradients first."""
-        gradient = second_order(sight.rows, directions=directions).cpu()
-        embeddings = None if self.by == "gradient" else _embeddings(self, sight.view)
+        gradient = second_order(prepared.rows, directions=directions).cpu()
+        embeddings = None if self.by == "gradient" else _embeddings(self, prepared.view)
         found = [] if self.by == "both" else [gradient.numpy()]
         if embeddings is not None:
             other = second_order(embeddings, directions=directions).cpu()
             found.append(torch.cat([gradient, other], dim=1).numpy())
         return found
 
-    def _taught(
-        self, sources: list[Floats], known: _Labelled, draws: SampleDraws
+    def _fit(
+        self, sources: list[Floats], known: _Labelled, generators: SeededGenerators
     ) -> Callable[[Ints], Floats]:
-        """Return the map from rows to log-likelihoods that does best on labelled rows kept back."""
-        check = kept_back(known.classes, known.groups, rng=draws.folds)
+        """Return the classifier that does best on held-out labelled rows, as log-likelihoods."""
+        check = held_out_mask(known.classes, known.groups, rng=generators.folds)
         tried = []
         for model, features in itertools.product(self._models(len(known.rows)), sources):
-            lesson = LabelledRows(features[known.rows], known.classes, check)
-            learned = _LEARNERS[model](lesson, draws.network)
-            tried.append((quality(learned.checked, known.classes[check]), learned, features))
+            data = LabelledRows(features[known.rows], known.classes, check)
+            fitted = _LEARNERS[model](data, generators.network)
+            tried.append((mean_auc(fitted.checked, known.classes[check]), fitted, features))
         _, best, features = max(tried, key=lambda found: found[0])  # the simplest of equals
         return lambda rows: best.logits(features[rows]) - np.log(known.shares)
 
@@ -191,11 +187,11 @@ class _Labelled:
     names: Ints
 
     @classmethod
-    def of(cls, attack: Attack, sight: PreparedView) -> _Labelled:
-        """Return the labelled rows of a view, or say what is wrong with them."""
-        rows, given = _pair(sight.view, len(sight.rows))
+    def of(cls, attack: Attack, prepared: PreparedView) -> _Labelled:
+        """Return the labelled rows of a view, or raise if they cannot be learnt from."""
+        rows, given = labelled_rows(prepared.view, len(prepared.rows))
         names, classes = np.unique(given, return_inverse=True)
-        found = cls(rows, classes, examples(sight.view)[rows], names)._in_order(sight)
+        found = cls(rows, classes, examples(prepared.view)[rows], names)._in_order(prepared)
         found._check(attack)
         return found
 
@@ -205,13 +201,13 @@ class _Labelled:
         return np.bincount(self.classes, minlength=len(self.names)) / len(self.classes)
 
     def where(self, chosen: Bools | Ints) -> _Labelled:
-        """Return some of the rows, by a mask or by their places."""
+        """Return some of the rows, by a mask or by indices."""
         rows, classes, groups = (part[chosen] for part in (self.rows, self.classes, self.groups))
         return _Labelled(rows, classes, groups, self.names)
 
-    def _in_order(self, sight: PreparedView) -> _Labelled:
+    def _in_order(self, prepared: PreparedView) -> _Labelled:
         """Sort by length, so that folds and fits do not depend on the order of the rows."""
-        keys = (sight.rows.sum(dim=1), norms(sight.rows))
+        keys = (prepared.rows.sum(dim=1), norms(prepared.rows))
         total, length = (key.cpu().numpy()[self.rows] for key in keys)
         return self.where(np.lexsort((self.classes, total, length)))
 
@@ -234,8 +230,8 @@ class _Labelled:
             )
 
 
-def _pair(view: View, count: int) -> tuple[Ints, Ints]:
-    """Return row indices and classes as they were given, checked."""
+def labelled_rows(view: View, count: int) -> tuple[Ints, Ints]:
+    """Return ``known.labelled`` as checked row indices and classes."""
     assert view.known.labelled is not None  # noqa: S101 - checked, as `needs` says
     rows, classes = (part.detach().cpu() for part in view.known.labelled)
     if rows.dim() != 1 or rows.shape != classes.shape or {rows.dtype, classes.dtype} - {*_WHOLE}:

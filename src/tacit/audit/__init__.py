@@ -1,4 +1,4 @@
-"""The audit of what a tape gives away: attacks, judged against the labels."""
+"""The audit of a tape: attacks on what was recorded, judged against the labels."""
 
 from tacit.audit.gallery import Images
 from tacit.audit.result import AuditResult

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tacit.attack import ATTACKS, Attack, AuditForm
 from tacit.attack import get as get_attack
-from tacit.audit.truth import Survey, Truth
+from tacit.audit.truth import TapeSummary, Truth
 from tacit.errors import KnowledgeError, SpecError
 
 
@@ -27,7 +27,7 @@ def default_attacks() -> list[str]:
 
 
 def choose(
-    asked: Sequence[str | Attack] | None, found: Survey, truth: Truth
+    asked: Sequence[str | Attack] | None, found: TapeSummary, truth: Truth
 ) -> tuple[list[Attack], list[dict[str, str]]]:
     """Return the attacks to run, and why others are left out; one that was asked for must run."""
     chosen: dict[str, Attack] = {}
@@ -51,7 +51,7 @@ def choose(
     return list(chosen.values()), skipped
 
 
-def _unfit(attack: Attack, found: Survey, truth: Truth) -> str | None:
+def _unfit(attack: Attack, found: TapeSummary, truth: Truth) -> str | None:
     if "embeddings" in attack.needs and not found.embeddings:
         return "the tape has no embeddings"
     if truth.classes > 2 and attack.about_one_class:

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from tacit.audit.streaming import Sorting
+from tacit.audit.attack_run import Clustering
 from tacit.audit.truth import Truth
 from tacit.errors import UsageError
 from tacit.measure import clustering_names
@@ -71,7 +71,7 @@ class Images:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Recovered:
+class RecoveredLabels:
     """Examples with their classes, and what an attack takes them for (-1: it cannot name it)."""
 
     ids: Ids
@@ -79,16 +79,16 @@ class Recovered:
     found: Ids
 
     @classmethod
-    def of(cls, sorting: Sorting) -> Recovered:
+    def of(cls, clustering: Clustering) -> RecoveredLabels:
         """Return the classes after which the groups of an attack are named."""
-        labels = sorting.labels.numpy()
-        found = clustering_names(sorting.groups.numpy(), labels)
-        return cls(sorting.ids.numpy(), labels, found)
+        labels = clustering.labels.numpy()
+        found = clustering_names(clustering.groups.numpy(), labels)
+        return cls(clustering.ids.numpy(), labels, found)
 
     def drawn(self, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Return places of some examples at random; and of more wrong ones where few of them are.
+        """Return indices of random examples, and of more wrong ones if few of those are wrong.
 
-        Attacks that sorted the same examples show the same ones.
+        Attacks that classified the same examples show the same ones.
         """
         _, first = np.unique(self.ids, return_index=True)  # in the order of ids
         chosen = rng.permutation(first)[:_SHOWN]
@@ -97,14 +97,14 @@ class Recovered:
         more = left[:0] if wrong[chosen].sum() >= _FEW else rng.permutation(left)[:_MORE]
         return self._by_class(chosen), self._by_class(more)
 
-    def _by_class(self, places: Ids) -> Ids:
-        return places[np.lexsort((self.ids[places], self.labels[places]))]
+    def _by_class(self, indices: Ids) -> Ids:
+        return indices[np.lexsort((self.ids[indices], self.labels[indices]))]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Pictures that were found to fit a tape, or the reason why none are shown."""
+    """Pictures that match a tape's examples, or the reason why none are shown."""
 
     images: Images
     reason: str
@@ -124,7 +124,7 @@ class Gallery:
         return replace(gallery, reason=reason)
 
     def record(
-        self, recovered: Mapping[str, Recovered], *, seed: int
+        self, recovered: Mapping[str, RecoveredLabels], *, seed: int
     ) -> tuple[dict[str, Any] | None, dict[str, Pixels]]:
         """Return what is shown of each attack, and the pictures by id."""
         if not recovered:
@@ -152,7 +152,7 @@ class Gallery:
             pixels |= dict(zip(map(self._text, ids.tolist()), shown, strict=True))
         return {**about, "attacks": attacks}, pixels
 
-    def _one(self, each: Recovered, at: int) -> dict[str, Any]:
+    def _one(self, each: RecoveredLabels, at: int) -> dict[str, Any]:
         found = int(each.found[at])
         return {
             "id": self._text(int(each.ids[at])),
@@ -172,7 +172,7 @@ class Gallery:
         return np.where((ids >= 0) & (ids < len(self.images.pixels)), ids, -1)
 
     def _misfit(self, truth: Truth, source: str) -> str:
-        """Return why the pictures are not those of a tape, or nothing."""
+        """Return why the pictures do not match a tape's examples, or an empty text."""
         images, rows = self.images, self._rows(truth.ids)
         outside = np.flatnonzero(rows < 0)
         if len(outside):

@@ -1,4 +1,4 @@
-"""What an audit found: one record for JSON, the page and the command line."""
+"""The result of an audit: one record for JSON, the HTML report and the command line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AuditResult:
         return json.dumps(self.record, indent=2, allow_nan=False)
 
     def to_html(self, path: Path | str) -> None:
-        """Write the report: one page that needs nothing else."""
+        """Write the report as one self-contained HTML page."""
         audit_page(Path(path), self.record, pictures=self.pictures)
 
 

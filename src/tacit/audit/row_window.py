@@ -1,4 +1,4 @@
-"""Rows kept for what cannot be judged batch by batch: classifiers need many at once."""
+"""The latest rows of a tape, for classifiers that need many rows at once, and the baseline."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tacit.types import Known, View
 
 Features = Path | str | npt.NDArray[Any] | Tensor
 
-# Fits run on one thread: their short parallel regions crawl where another process is at work.
+# Fits run on one thread: short parallel regions are slow where another process uses the cores.
 _ROWS = 12_000
 _FIRST_ROWS = 12_000
 _FOLDS = 3
 
 
 @final
-class Window:
+class RowWindow:
     """The latest rows of a tape at a common scale, and the embeddings of its first epoch."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Window:
         self._first_epoch: int | None = None
 
     def add(self, view: View, labels: Tensor) -> None:
-        """Take one view in; old ones go when there are enough."""
+        """Add one view; the oldest are dropped while enough rows remain."""
         length = torch.linalg.vector_norm(view.grads.flatten(1).double(), dim=1)
         scale = float(length.square().mean().sqrt())
         grads = view.grads.double() / scale if scale > 0 else view.grads.double()
@@ -58,9 +58,10 @@ class Window:
             self._first_size += len(labels)
 
     def latest(self) -> tuple[View, Tensor]:
-        """Return the rows of the last epoch that are in the window, as one view.
+        """Return the rows of the last epoch in the window as one view.
 
-        An epoch that has just begun is too little to judge by: the one before it counts instead.
+        An epoch with less than half as many rows as the largest has only begun, and the one before
+        it is taken.
         """
         sizes: dict[int | None, int] = {}
         for view, labels in self._latest:
@@ -85,7 +86,7 @@ class Window:
     def supervised(
         self, attack: Attack, *, classes: int, seed: int, seconds: float = math.inf
     ) -> Tensor:
-        """Return an adversary's scores of the latest rows, each from a model of the others."""
+        """Return cross-fitted scores of the latest rows, from an attack that learns labels."""
         if isinstance(attack, LabelledAttack):
             attack = attack.within(seconds / _FOLDS)
         view, labels = self.latest()

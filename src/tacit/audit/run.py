@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tacit.attack import Attack
 from tacit.audit.attack_choice import choose
-from tacit.audit.gallery import Gallery, Images, Recovered
+from tacit.audit.attack_run import AttackRun, confusions, start_run
+from tacit.audit.gallery import Gallery, Images, RecoveredLabels
 from tacit.audit.result import FORMAT, AuditResult, histogram, roc
-from tacit.audit.row_window import Features, Window, baseline_of, read_features
-from tacit.audit.streaming import Trace, confusions, trace_of
+from tacit.audit.row_window import Features, RowWindow, baseline_of, read_features
 from tacit.audit.table import AuditClaim, row_of, supervised_row
-from tacit.audit.truth import Labels, Survey, Truth, survey
+from tacit.audit.truth import Labels, TapeSummary, Truth, summarise
 from tacit.audit.verdict import advice, headline, severity
 from tacit.errors import UsageError
 from tacit.tape.columns import ViewTape
@@ -25,7 +25,7 @@ from tacit.tape.tape import Recording
 from tacit.types import Certificate, Known, Tape
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many rows are done and how many there are."""
+"""Called with the current task, the rows that are done and the rows in all."""
 
 
 def run_audit(
@@ -41,7 +41,7 @@ def run_audit(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Return how much a tape gives away, by which attack and from which epoch on.
+    """Return how much a tape leaks, by which attack and from which epoch on.
 
     Args:
         tape: what the feature party saw: a path, or any iterable of views.
@@ -55,7 +55,7 @@ def run_audit(
         threshold: the leak AUC to judge by; by default what features alone predict.
         seconds: the time for each attack; one that takes longer is judged by what it has seen.
         seed: of side information, folds and intervals.
-        progress: told how far it is.
+        progress: called as the audit goes on.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -68,21 +68,21 @@ def run_audit(
     """
     _check_settings(threshold, seconds, seed)
     recording = _recording(tape)
-    tell = progress or (lambda _what, _done, _of: None)
-    tell("reading", 0, 1)
-    found = survey(recording)
-    labels = Truth.read(truth, recording, found)
-    chosen, skipped = choose(attacks, found, labels)
+    report = progress or (lambda _what, _done, _of: None)
+    report("reading", 0, 1)
+    summary = summarise(recording)
+    labels = Truth.read(truth, recording, summary)
+    chosen, skipped = choose(attacks, summary, labels)
     audit = _Audit(
         recording=recording,
-        found=found,
+        summary=summary,
         truth=labels,
         gallery=None if images is None else Gallery.over(images, recording, labels),
-        claim=AuditClaim.of(certificate, releases=found.per_example),
+        claim=AuditClaim.of(certificate, releases=summary.per_example),
         threshold=threshold,
         seconds=seconds,
         seed=seed,
-        tell=tell,
+        progress=report,
     )
     return audit.run(chosen, skipped, features)
 
@@ -90,17 +90,17 @@ def run_audit(
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Audit:
-    """One audit: everything it reads, and the steps it takes."""
+    """The inputs and settings of one audit, and its steps."""
 
     recording: Recording
-    found: Survey
+    summary: TapeSummary
     truth: Truth
     gallery: Gallery | None
     claim: AuditClaim
     threshold: float | None
     seconds: float
     seed: int
-    tell: Progress
+    progress: Progress
 
     def run(
         self,
@@ -109,34 +109,32 @@ class _Audit:
         features: Features | None,
     ) -> AuditResult:
         trained = [attack for attack in chosen if "labelled" in attack.needs]
-        traces = [
-            trace_of(
+        runs = [
+            start_run(
                 attack,
                 budget=self.seconds,
                 seed=self.seed,
                 classes=self.truth.classes,
-                epochs=self.found.epochs,
+                epochs=self.summary.epochs,
             )
             for attack in chosen
             if attack not in trained
         ]
-        window = self._play(traces)
-        self.tell("prediction baseline", 0, 1)
+        window = self._run_over_tape(runs)
+        self.progress("prediction baseline", 0, 1)
         base, after = self._baselines(window, features, skipped)
         rows, samples, recovered = [], {}, {}
-        for trace in traces:
-            row = row_of(
-                trace, self.claim, baseline=base, threshold=self.threshold, truth=self.truth
-            )
+        for run in runs:
+            row = row_of(run, self.claim, baseline=base, threshold=self.threshold, truth=self.truth)
             if row is None:
-                skipped.append({"attack": str(trace.attack), "reason": "no batch could be judged"})
+                skipped.append({"attack": str(run.attack), "reason": "no batch could be judged"})
                 continue
             rows.append(row)
-            samples[row["attack"]] = trace.sample()
-            if (groups := trace.sorting()) is not None:
-                recovered[row["attack"]] = Recovered.of(groups)
+            samples[row["attack"]] = run.sample()
+            if (groups := run.clustering()) is not None:
+                recovered[row["attack"]] = RecoveredLabels.of(groups)
         for attack in trained:
-            self.tell(str(attack), 0, 1)
+            self.progress(str(attack), 0, 1)
             try:
                 row, sample, named = supervised_row(
                     attack,
@@ -155,35 +153,35 @@ class _Audit:
             samples[row["attack"]] = sample
             if named is not None:
                 recovered[row["attack"]] = named
-        return self._result(rows, traces, samples, recovered, skipped, base, after)
+        return self._result(rows, runs, samples, recovered, skipped, base, after)
 
-    def _play(self, traces: list[Trace]) -> Window:
-        """Run the tape past every attack once."""
-        window, epoch, done = Window(), None, 0
+    def _run_over_tape(self, runs: list[AttackRun]) -> RowWindow:
+        """Show every attack each view of the tape once."""
+        window, epoch, done = RowWindow(), None, 0
         known = Known(classes=self.truth.classes, prior=self.truth.prior())
         for view in self.recording:
             assert view.ids is not None  # noqa: S101 - recordings have them
             if epoch is not None and view.epoch != epoch:
-                self._end_epoch(traces, epoch)
+                self._end_epoch(runs, epoch)
             epoch = view.epoch if view.epoch is not None else 0
             labels = self.truth.of(view.ids)
             view = replace(view, known=known)  # noqa: PLW2901
-            for trace in traces:
-                trace.add(view, labels)
+            for run in runs:
+                run.add(view, labels)
             window.add(view, labels)
             done += len(labels)
-            self.tell("attacking", done, len(self.found.rows))
-        self._end_epoch(traces, epoch or 0)
+            self.progress("attacking", done, len(self.summary.rows))
+        self._end_epoch(runs, epoch or 0)
         return window
 
-    def _end_epoch(self, traces: list[Trace], epoch: int) -> None:
-        for trace in traces:
-            trace.end_epoch(epoch, self.truth)
+    def _end_epoch(self, runs: list[AttackRun], epoch: int) -> None:
+        for run in runs:
+            run.end_epoch(epoch, self.truth)
 
     def _baselines(
-        self, window: Window, features: Features | None, skipped: list[dict[str, str]]
+        self, window: RowWindow, features: Features | None, skipped: list[dict[str, str]]
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Return what features predict, and beside it what the trained embeddings predict."""
+        """Return what features predict, and what the trained embeddings predict."""
         first = window.first_embeddings()
         view, labels = window.latest()
         base = after = None
@@ -193,7 +191,7 @@ class _Audit:
             )
         elif first is not None:
             base = self._baseline(*first, "embeddings of the first epoch", skipped)
-        if view.embeddings is not None and self.found.epochs > 1:
+        if view.embeddings is not None and self.summary.epochs > 1:
             sent = view.embeddings.flatten(1)
             after = self._baseline(sent, labels, "embeddings of the last epoch", skipped)
         return base, after
@@ -201,7 +199,7 @@ class _Audit:
     def _baseline(
         self, features: Tensor, labels: Tensor, origin: str, skipped: list[dict[str, str]]
     ) -> dict[str, Any] | None:
-        """Return what embeddings predict; a few rows, or rows of one class, say nothing."""
+        """Return what embeddings predict, or None with too few rows or only one class."""
         try:
             return baseline_of(features, labels, origin=origin, seed=self.seed)
         except UsageError as error:
@@ -211,9 +209,9 @@ class _Audit:
     def _result(
         self,
         rows: list[dict[str, Any]],
-        traces: list[Trace],
+        runs: list[AttackRun],
         samples: dict[str, Any],
-        recovered: dict[str, Recovered],
+        recovered: dict[str, RecoveredLabels],
         skipped: list[dict[str, str]],
         base: dict[str, Any] | None,
         after: dict[str, Any] | None,
@@ -239,11 +237,9 @@ class _Audit:
                 "trained": after,
                 "table": rows,
                 "worst": max(rows, key=severity)["attack"] if rows else None,
-                "epochs": {
-                    str(t.attack): [asdict(e) for e in t.epochs] for t in traces if t.epochs
-                },
-                "reference": self.claim.reference(self.found.numbers),
-                "confusion": confusions(traces),
+                "epochs": {str(t.attack): [asdict(e) for e in t.epochs] for t in runs if t.epochs},
+                "reference": self.claim.reference(self.summary.numbers),
+                "confusion": confusions(runs),
                 "pictures": shown[0],
                 "curves": {n: roc(*s) for n, s in samples.items() if binary},
                 "histograms": {n: histogram(*s) for n, s in samples.items() if binary},
@@ -256,12 +252,12 @@ class _Audit:
     def _tape(self) -> dict[str, Any]:
         return {
             "source": self.recording.source,
-            "rows": len(self.found.rows),
-            "examples": self.found.examples,
-            "steps": self.found.steps,
-            "epochs": self.found.epochs,
-            "width": self.found.width,
-            "embeddings": self.found.embeddings,
+            "rows": len(self.summary.rows),
+            "examples": self.summary.examples,
+            "steps": self.summary.steps,
+            "epochs": self.summary.epochs,
+            "width": self.summary.width,
+            "embeddings": self.summary.embeddings,
             "damaged": self.recording.damaged,
         }
 

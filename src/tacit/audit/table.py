@@ -1,4 +1,4 @@
-"""The rows of an audit's table: what an attack measured beside what was claimed."""
+"""The rows of an audit's table: what each attack measured, next to what was claimed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.attack import Attack
-from tacit.audit.gallery import Recovered
-from tacit.audit.row_window import Window
-from tacit.audit.streaming import Pool, Trace
+from tacit.audit.attack_run import AttackRun, PooledResult
+from tacit.audit.gallery import RecoveredLabels
+from tacit.audit.row_window import RowWindow
 from tacit.audit.truth import Truth
 from tacit.audit.verdict import Judgement, judge
 from tacit.evaluate.remedy import TARGET, AuditedSetting, remedy
@@ -28,7 +28,7 @@ _STOPPED = " (stopped when its time was up)"
 @final
 @dataclass(frozen=True, kw_only=True)
 class AuditClaim:
-    """What a certificate claims of one release, and what that makes of many."""
+    """What a certificate claims for one release, and what follows for many."""
 
     certificate: dict[str, Any] | None
     releases: float
@@ -50,7 +50,7 @@ class AuditClaim:
         return None if self.certificate is None else self.certificate.get("labels")
 
     def remedy(self, attack: Attack, *, classes: int, threshold: float | None) -> str:
-        """Return what to do about an attack, should it succeed."""
+        """Return what to do about an attack if it succeeds."""
         setting = AuditedSetting(
             spec=self.spec,
             labels=self.labels,
@@ -71,9 +71,8 @@ class AuditClaim:
         """Return bound and reference value after each epoch: the divergence adds up."""
         if self._sum_kl(1) is None:
             return []
-        each = self.releases / len(
-            epochs
-        )  # below one where batches are full and the rest is dropped
+        # Below one where a last batch that is not full is dropped.
+        each = self.releases / len(epochs)
         totals = [(e, self._sum_kl(each * n) or 0.0) for n, e in enumerate(epochs, start=1)]
         return [
             {"epoch": epoch, "gaussian_auc": gaussian_auc(total), "auc_bound": auc_bound(total)}
@@ -86,7 +85,7 @@ class AuditClaim:
 
 
 def row_of(
-    trace: Trace,
+    run: AttackRun,
     claim: AuditClaim,
     *,
     baseline: dict[str, Any] | None,
@@ -94,22 +93,22 @@ def row_of(
     truth: Truth,
 ) -> dict[str, Any] | None:
     """Return the row of an attack that ran over the tape, or None if it could judge nothing."""
-    row = _empty(trace.attack, accumulated=trace.accumulated, seconds=trace.spent)
-    row["remedy"] = claim.remedy(trace.attack, classes=truth.classes, threshold=threshold)
-    row["clustering_accuracy"] = trace.accuracy()
+    row = _empty(run.attack, accumulated=run.accumulated, seconds=run.spent)
+    row["remedy"] = claim.remedy(run.attack, classes=truth.classes, threshold=threshold)
+    row["clustering_accuracy"] = run.accuracy()
     if row["clustering_accuracy"] is not None and truth.classes > 2:
-        return _timed(_many_classes(row, truth), stopped=trace.stopped)
-    pool = trace.pool()
-    if pool is None:
+        return _timed(_many_classes(row, truth), stopped=run.stopped)
+    pooled = run.pooled()
+    if pooled is None:
         return None
-    bound = claim.bound(trace.attack, accumulated=trace.accumulated)
-    row |= _measured(pool, baseline, bound, threshold, row["remedy"])
-    return _timed(row, stopped=trace.stopped)
+    bound = claim.bound(run.attack, accumulated=run.accumulated)
+    row |= _measured(pooled, baseline, bound, threshold, row["remedy"])
+    return _timed(row, stopped=run.stopped)
 
 
 def supervised_row(
     attack: Attack,
-    window: Window,
+    window: RowWindow,
     claim: AuditClaim,
     *,
     baseline: dict[str, Any] | None,
@@ -117,10 +116,10 @@ def supervised_row(
     truth: Truth,
     seed: int,
     seconds: float,
-) -> tuple[dict[str, Any], tuple[Values, Values], Recovered | None]:
-    """Return the row of an adversary that was trained on labels, with its scores.
+) -> tuple[dict[str, Any], tuple[Values, Values], RecoveredLabels | None]:
+    """Return the row of an attack that learns from labels, its scores and the recovered labels.
 
-    Of many classes, each example's most likely one is what it recovers; two are only ranked.
+    With many classes, an example's recovered label is its most likely class; two are only ranked.
     """
     start = time.perf_counter()
     scores = window.supervised(attack, classes=truth.classes, seed=seed, seconds=seconds)
@@ -134,20 +133,20 @@ def supervised_row(
         row["clustering_accuracy"] = float((found == labels).double().mean())
         row = _many_classes(row, truth)
         assert view.ids is not None  # noqa: S101 - recordings have them
-        named = Recovered(view.ids.numpy(), labels.numpy(), found.numpy())
+        named = RecoveredLabels(view.ids.numpy(), labels.numpy(), found.numpy())
         return _timed(row, stopped=row["seconds"] > seconds), (np.empty(0), np.empty(0)), named
     meter = LeakMeter()
     meter.add(scores, labels)
-    pool = Pool.of(meter, seed)
+    pooled = PooledResult.of(meter, seed)
     # Folds that share their training rows spread wider than independent scores would.
-    pool = replace(pool, null_high=min(1.0, 0.5 + math.sqrt(2) * (pool.null_high - 0.5)))
-    row |= _measured(pool, baseline, None, threshold, row["remedy"])
+    pooled = replace(pooled, null_high=min(1.0, 0.5 + math.sqrt(2) * (pooled.null_high - 0.5)))
+    row |= _measured(pooled, baseline, None, threshold, row["remedy"])
     row = _timed(row, stopped=row["seconds"] > seconds)
     return row, (scores.numpy(), labels.numpy().astype(np.float64)), None
 
 
 def _timed(row: dict[str, Any], *, stopped: bool) -> dict[str, Any]:
-    """Return the row, with a word in its verdict if time ran out."""
+    """Return the row; its verdict says if time ran out."""
     return row | {"verdict": row["verdict"] + _STOPPED} if stopped else row
 
 
@@ -177,19 +176,19 @@ def _empty(attack: Attack, *, accumulated: bool, seconds: float) -> dict[str, An
 
 
 def _measured(
-    pool: Pool,
+    pooled: PooledResult,
     baseline: dict[str, Any] | None,
     bound: float | None,
     threshold: float | None,
     advice: str,
 ) -> dict[str, Any]:
-    leak = pool.leak
+    leak = pooled.leak
     level = None if baseline is None else baseline["auc"]
     verdict = judge(
         leak=leak.leak_auc,
         low=leak.low,
         high=leak.high,
-        null_high=pool.null_high,
+        null_high=pooled.null_high,
         baseline=level,
         bound=bound,
         threshold=threshold,
@@ -200,7 +199,7 @@ def _measured(
         "low": leak.low,
         "high": leak.high,
         "null_low": leak.null_low,
-        "null_high": pool.null_high,
+        "null_high": pooled.null_high,
         "baseline": level,
         "bound": bound,
         "verdict": verdict.text,
@@ -213,9 +212,9 @@ def _measured(
 
 
 def _many_classes(row: dict[str, Any], truth: Truth) -> dict[str, Any]:
-    """Judge a sorting by what naming every example after the largest class gets right.
+    """Judge a clustering by the accuracy of always naming the largest class.
 
-    Groups that know nothing get more right than that when they are named with the labels at hand.
+    Groups are named by the labels, so random groups get more right than that; it is added.
     """
     right, count = row["clustering_accuracy"], row["examples"] or len(truth.labels)
     share = float(np.bincount(truth.labels).max() / len(truth.labels))
@@ -233,7 +232,7 @@ def _many_classes(row: dict[str, Any], truth: Truth) -> dict[str, Any]:
 
 
 def _naming_gain(truth: Truth) -> float:
-    """Return what the best naming adds to groups of equal size that were drawn at random."""
+    """Return how much accuracy the best naming adds to random groups of equal size."""
     rng = np.random.default_rng(0)
     size = len(truth.labels)
     drawn = [

@@ -1,4 +1,4 @@
-"""What is on a tape in numbers, and the labels that belong to its examples."""
+"""The size of a tape, and the labels of its examples."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Labels = Path | str | Mapping[Any, int] | Tensor | npt.NDArray[Any]
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Survey:
-    """One pass over a tape: how much there is, and the id of every row."""
+class TapeSummary:
+    """What one pass over a tape shows: its size, and the id of every row."""
 
     rows: npt.NDArray[np.int64]
     examples: int
@@ -43,8 +43,8 @@ class Survey:
         return len(self.rows) / self.examples
 
 
-def survey(tape: Recording) -> Survey:
-    """Read a tape once: count, and refuse what no attack can work on."""
+def summarise(tape: Recording) -> TapeSummary:
+    """Read a tape once to count its rows, and refuse values that no attack can work on."""
     ids: list[Tensor] = []
     epochs: dict[int, None] = {}  # in the order in which they come
     width, sent, count = None, True, 0
@@ -57,7 +57,7 @@ def survey(tape: Recording) -> Survey:
         width = view.grads[0].numel()
         sent = sent and view.embeddings is not None
     rows = torch.cat(ids).numpy()
-    return Survey(
+    return TapeSummary(
         rows=rows,
         examples=len(np.unique(rows)),
         steps=len(ids),
@@ -87,7 +87,7 @@ def _check_view(view: View, source: str, first: int, width: int | None) -> None:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Truth:
-    """The class of every example of a tape. Only whoever judges attacks has it."""
+    """The class of every example of a tape. Attacks never see it, only their evaluation does."""
 
     ids: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
@@ -108,16 +108,16 @@ class Truth:
         return torch.from_numpy(self.labels[np.searchsorted(self.ids, ids.numpy())])
 
     def prior(self) -> Tensor:
-        """Return how frequent each class is: what is public of a task, as attacks assume."""
+        """Return how frequent each class is, which attacks assume to be public."""
         counts = np.bincount(self.labels, minlength=self.classes)
         return torch.from_numpy(counts / counts.sum())
 
     @classmethod
-    def read(cls, given: Labels, tape: Recording, found: Survey) -> Truth:
+    def read(cls, given: Labels, tape: Recording, found: TapeSummary) -> Truth:
         """Match labels to the tape's examples, by id or by row.
 
         A CSV file has the header ``id,label``. An array, or an ``.npy`` file, has one label per
-        row of the tape; or, if its length is another, the label of example ``i`` at place ``i``.
+        row of the tape; or, if it has another length, the label of example ``i`` at index ``i``.
         """
         source = str(given) if isinstance(given, Path | str) else "the labels given"
         if isinstance(given, Mapping):
@@ -129,14 +129,14 @@ class Truth:
             values = load_array(Path(given)) if isinstance(given, Path | str) else given
             return cls._aligned(np.asarray(values), tape, found, source)
         names = tape.names or {}
-        coded = {names.get(str(k), -1) if names else _whole(k, source): v for k, v in pairs.items()}
-        ids = np.array(sorted(coded), dtype=np.int64)
-        labels = np.array([coded[i] for i in ids.tolist()])
+        by_id = {names.get(str(k), -1) if names else _whole(k, source): v for k, v in pairs.items()}
+        ids = np.array(sorted(by_id), dtype=np.int64)
+        labels = np.array([by_id[i] for i in ids.tolist()])
         return cls._checked(ids, labels, tape, found, source)
 
     @classmethod
     def _aligned(
-        cls, values: npt.NDArray[Any], tape: Recording, found: Survey, source: str
+        cls, values: npt.NDArray[Any], tape: Recording, found: TapeSummary, source: str
     ) -> Truth:
         if values.ndim != 1:
             raise UsageError(f"{source}: labels must be [N], got shape {values.shape}")
@@ -166,13 +166,13 @@ class Truth:
         ids: npt.NDArray[np.int64],
         labels: npt.NDArray[Any],
         tape: Recording,
-        found: Survey,
+        found: TapeSummary,
         source: str,
     ) -> Truth:
-        """Keep the examples of the tape; refuse missing ones, odd labels and a single class."""
+        """Keep the examples of the tape; refuse missing or invalid labels and a single class."""
         wanted = np.unique(found.rows)
-        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        missing = wanted[ids[place] != wanted] if len(ids) else wanted
+        index = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        missing = wanted[ids[index] != wanted] if len(ids) else wanted
         if len(missing):
             texts = {code: name for name, code in (tape.names or {}).items()}
             example = texts.get(int(missing[0]), str(missing[0]))
@@ -180,7 +180,7 @@ class Truth:
                 f"{source}: {len(missing)} of {len(wanted)} ids of {tape.source} have no label "
                 f"here, the first is {example!r}: give the labels of the same ids"
             )
-        kept = _classes(_numbers(labels[place], source), source)
+        kept = _classes(_numbers(labels[index], source), source)
         if kept.min() == kept.max():
             raise UsageError(
                 f"{source}: all examples of {tape.source} have label {kept[0]}: "
@@ -190,7 +190,7 @@ class Truth:
 
 
 def _whole(name: object, source: str) -> int:
-    """Return an id that labels are given for as an integer; one too large can match nothing."""
+    """Return the id of a label as an integer; one too large for int64 matches no example."""
     try:
         found = int(str(name))
     except ValueError:
@@ -214,7 +214,7 @@ def _numbers(labels: npt.NDArray[Any], source: str) -> npt.NDArray[np.float64]:
 
 
 def _classes(labels: npt.NDArray[np.float64], source: str) -> npt.NDArray[np.int64]:
-    """Return labels as classes; of several, none may be missing in between."""
+    """Return labels as classes 0, 1, ... without gaps."""
     odd = (labels != np.floor(labels)) | (labels < 0)
     if odd.any():
         raise UsageError(

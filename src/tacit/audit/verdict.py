@@ -1,6 +1,6 @@
-"""What a measured leak means, in words: against a claim, a baseline and the band of pure noise.
+"""The verdict on a measured leak, compared with a claim, a baseline and the null band.
 
-No verdict says that labels cannot be found: an attack that finds nothing is one attack.
+No verdict says that labels are safe: if one attack finds nothing, another may.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``tacit audit``: how much a recorded training gives away."""
+"""``tacit audit``: how much a recorded training leaks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Attack a tape with everything there is, and judge the attacks by the labels."""
-    tape, truth, certificate = _places(tape, truth, certificate)
+    tape, truth, certificate = _input_files(tape, truth, certificate)
     if out is not None and not out.resolve().parent.is_dir():
         raise UsageError(f"--out {out}: there is no directory {out.parent}")
     if out is not None and out.is_dir():
@@ -104,10 +104,10 @@ def audit_tape(
     with Progress(*columns, console=screen, transient=True, disable=hidden) as bar:
         task = bar.add_task("reading", total=1)
 
-        def tell(what: str, done: int, of: int) -> None:
+        def advance(what: str, done: int, of: int) -> None:
             bar.update(task, description=what, completed=done, total=of)
 
-        return run_audit(open_tape(tape, layer=layer), truth, attacks, progress=tell, **more)
+        return run_audit(open_tape(tape, layer=layer), truth, attacks, progress=advance, **more)
 
 
 def table_of(result: AuditResult) -> Table:
@@ -153,8 +153,10 @@ def _specs(given: list[str] | None, more: list[str]) -> list[str] | None:
     return specs
 
 
-def _places(tape: Path, truth: Path | None, claim: Path | None) -> tuple[Path, Path, Path | None]:
-    """Return the files meant: a run directory holds the tape, the labels and the certificate."""
+def _input_files(
+    tape: Path, truth: Path | None, claim: Path | None
+) -> tuple[Path, Path, Path | None]:
+    """Return the files to read; a run directory holds the tape, labels and certificate."""
     run = tape if (tape / "results.json").is_file() else tape.parent
     if run == tape:
         found = sorted(run.glob("feature_party_*.tape"))

@@ -1,4 +1,4 @@
-"""Which pictures belong to the tape of an audit: those that were named, or the run's own."""
+"""The pictures of a tape's examples for the audit page: those named, or the run's own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The evaluator's side of learning attacks: every row is scored by a fit that never saw it.
+"""Cross-fitting of attacks that learn labels: every row is scored by a fit that never saw it.
 
-Whoever judges has all labels. :func:`cross_fit` gives an attack the labels of some folds and keeps
+The evaluator has all labels. :func:`cross_fit` gives an attack the labels of some folds and keeps
 its scores of the other; :func:`prediction_baseline` does the same with features alone, and what
 an attack finds beyond that is leakage.
 """
@@ -17,22 +17,22 @@ from torch import Tensor
 
 from tacit.attack._classifiers import (
     Bools,
+    FittedClassifier,
     Floats,
     Ints,
     LabelledRows,
-    Learned,
-    SampleDraws,
+    SeededGenerators,
     as_logits,
     cross_entropy,
-    deal,
-    kept_back,
-    learn_quadratic,
+    fit_quadratic,
+    held_out_mask,
     log_softmax,
-    quality,
+    mean_auc,
     second_order,
+    stratified_folds,
 )
 from tacit.attack.base import Attack, LabelledAttack
-from tacit.attack.spectral import _coordinates
+from tacit.attack.spectral import principal_coordinates
 from tacit.attack.supervised import examples
 from tacit.errors import InputError, KnowledgeError
 from tacit.evaluate.side_information import class_indices
@@ -43,7 +43,7 @@ from tacit.types import View
 _FIT_ROWS = 50_000  # more make the baseline slower and hardly any better
 _TREES, _ROUNDS, _BINS = 120, 8, 63  # trees in all, but so many rounds at least
 _WIDE = 128  # features from which on trees see the strongest directions: their time grows with it
-_FLAT, _FAR = 1e-12, 10.0  # spreads that are rounding; standard deviations that say "far out"
+_FLAT, _FAR = 1e-12, 10.0  # a spread that is only rounding; standard deviations to clamp at
 
 
 def cross_fit(
@@ -60,7 +60,7 @@ def cross_fit(
 
     Args:
         attack: one that needs ``labelled`` rows, such as ``supervised``.
-        view: the rows; what it knows besides labels is passed on.
+        view: the rows; the rest of ``view.known`` is passed on.
         labels: ``[B]`` class indices.
         rng: draws the folds and whatever the attack draws.
         folds: how many; each fit takes all but one.
@@ -109,12 +109,12 @@ def cross_fit_probabilities(
 def prediction_baseline(
     features: Tensor, labels: Tensor, *, rng: torch.Generator, folds: int = 3
 ) -> Tensor:
-    """Return how far features alone tell the labels: what an attack finds beyond that has leaked.
+    """Return how well features alone predict the labels: an attack's excess over that is leakage.
 
     Scores ``[B]`` for two classes, log-odds at even odds as in ``supervised``; probabilities
     ``[B, classes]`` for more. Each row is judged by a fit to the other folds: boosted trees (of
     more than 128 features, on the 128 strongest directions), a logistic regression on second-order
-    features, or the mean of both, whichever has the highest AUC on rows kept back.
+    features, or the mean of both, whichever has the highest AUC on rows held out.
 
     Args:
         features: ``[B, ...]``, the raw features, or the embeddings of the first epoch; embeddings
@@ -132,14 +132,14 @@ def prediction_baseline(
     rows = _standard(features)
     truth = class_indices(labels.cpu(), like=rows).numpy()
     names, classes = np.unique(truth, return_inverse=True)
-    draws = SampleDraws(rng)
+    generators = SeededGenerators(rng)
     quadratic = second_order(rows, directions=len(rows) // 4).numpy()
-    strong = rows if rows.shape[1] <= _WIDE else _coordinates(rows)[:, -_WIDE:]
+    strong = rows if rows.shape[1] <= _WIDE else principal_coordinates(rows)[:, -_WIDE:]
     sources = {"quadratic": quadratic, "trees": strong.numpy()}
     found = np.zeros((len(rows), len(names)))
-    for held in _held_out(truth, np.arange(len(rows)), rng=draws.folds, folds=folds):
-        known = draws.folds.permutation(np.flatnonzero(~held))[:_FIT_ROWS]
-        found[held] = _predicted(sources, classes, known=known, held=held, draws=draws)
+    for held in _held_out(truth, np.arange(len(rows)), rng=generators.folds, folds=folds):
+        known = generators.folds.permutation(np.flatnonzero(~held))[:_FIT_ROWS]
+        found[held] = _predicted(sources, classes, known=known, held=held, generators=generators)
     shares = np.bincount(classes) / len(classes)
     if names[-1] > 1:
         probs = np.zeros((len(rows), names[-1] + 1))
@@ -158,8 +158,8 @@ def _folds(
 ) -> Iterator[tuple[Tensor, View]]:
     """Yield the rows of each fold as a mask, and the view with the labels of all other folds."""
     classes = class_indices(labels, like=view.grads)
-    draws = SampleDraws(rng)
-    for held in _held_out(classes.cpu().numpy(), examples(view), rng=draws.folds, folds=folds):
+    generators = SeededGenerators(rng)
+    for held in _held_out(classes.cpu().numpy(), examples(view), rng=generators.folds, folds=folds):
         mask = torch.from_numpy(held).to(view.grads.device)
         rows = (~mask).nonzero().flatten()
         yield mask, replace(view, known=replace(view.known, labelled=(rows, classes[rows])))
@@ -170,25 +170,25 @@ def _held_out(
 ) -> Iterator[Bools]:
     """Yield a mask of each fold; the other folds hold every class."""
     require(folds >= 2, "folds must be at least 2", folds)
-    dealt = deal(classes, groups, folds=folds, rng=rng)
+    fold_of = stratified_folds(classes, groups, folds=folds, rng=rng)
     names, counts = np.unique(classes, return_counts=True)
     if len(names) < 2:
         raise KnowledgeError(
             f"labels must hold two classes or more, got only class {names[0]}: judge more rows"
         )
     for fold in range(folds):
-        left = [len(np.unique(groups[(dealt != fold) & (classes == c)])) for c in names]
+        left = [len(np.unique(groups[(fold_of != fold) & (classes == c)])) for c in names]
         if min(left) < 2:
             rare = int(np.argmin(left))
             raise KnowledgeError(
                 f"each class needs two examples outside of every fold, class {names[rare]} has "
                 f"{counts[rare]} rows in all: leave them out, or take more folds"
             )
-        yield dealt == fold
+        yield fold_of == fold
 
 
 def _standard(features: Tensor) -> Tensor:
-    """Return the features at mean 0 and variance 1, outliers drawn in, constants at 0."""
+    """Return the features at mean 0 and variance 1, outliers clamped, constants at 0."""
     rows = as_rows(features.detach(), name="features").double().cpu()
     if not rows.isfinite().all():
         raise InputError("features must be finite, found NaN or infinity: fill the gaps first")
@@ -200,18 +200,26 @@ def _standard(features: Tensor) -> Tensor:
 
 
 def _predicted(
-    sources: dict[str, Floats], classes: Ints, *, known: Ints, held: Bools, draws: SampleDraws
+    sources: dict[str, Floats],
+    classes: Ints,
+    *,
+    known: Ints,
+    held: Bools,
+    generators: SeededGenerators,
 ) -> Floats:
-    """Return log-likelihoods of the rows held out, by the best learner on known rows kept back."""
-    check = kept_back(classes[known], known, rng=draws.folds)
+    """Return log-likelihoods of the ``held`` rows by the classifier that does best on a check.
+
+    The check is a part of the known rows that classifiers are not fitted to.
+    """
+    check = held_out_mask(classes[known], known, rng=generators.folds)
     learned = {
-        name: learn(LabelledRows(sources[name][known], classes[known], check), draws.network)
+        name: learn(LabelledRows(sources[name][known], classes[known], check), generators.network)
         for name, learn in _LEARNERS.items()
     }
     checked = {name: log_softmax(found.checked) for name, found in learned.items()}
 
     def judged(names: tuple[str, ...]) -> float:
-        return quality(np.mean([checked[n] for n in names], axis=0), classes[known][check])
+        return mean_auc(np.mean([checked[n] for n in names], axis=0), classes[known][check])
 
     best = max(_CHOICES, key=judged)
     found = [log_softmax(learned[name].logits(sources[name][held])) for name in best]
@@ -220,24 +228,24 @@ def _predicted(
     return likelihoods
 
 
-def _learn_trees(lesson: LabelledRows, rng: torch.Generator) -> Learned:
-    """Fit boosted trees, as many as give the least loss on the rows kept back."""
+def _fit_trees(data: LabelledRows, rng: torch.Generator) -> FittedClassifier:
+    """Fit boosted trees, as many as give the least loss on the rows held out."""
     seed = int(torch.randint(2**31, (), generator=rng))
-    fit = ~lesson.check
-    most = max(_ROUNDS, _TREES // (lesson.count if lesson.count > 2 else 1))
-    rounds, checked = _ROUNDS, np.empty((0, lesson.count))
-    if lesson.check.any():
-        trees = _boosted(lesson.features[fit], lesson.classes[fit], rounds=most, seed=seed)
-        stages = trees.staged_decision_function(lesson.features[lesson.check])
+    fit = ~data.check
+    most = max(_ROUNDS, _TREES // (data.count if data.count > 2 else 1))
+    rounds, checked = _ROUNDS, np.empty((0, data.count))
+    if data.check.any():
+        trees = _boosted(data.features[fit], data.classes[fit], rounds=most, seed=seed)
+        stages = trees.staged_decision_function(data.features[data.check])
         logits = [as_logits(stage) for stage in stages]
-        losses = [cross_entropy(stage, lesson.classes[lesson.check]) for stage in logits]
+        losses = [cross_entropy(stage, data.classes[data.check]) for stage in logits]
         rounds, checked = int(np.argmin(losses)) + 1, logits[int(np.argmin(losses))]
 
     def refitted(rows: Floats) -> Floats:
-        trees = _boosted(lesson.features, lesson.classes, rounds=rounds, seed=seed)
+        trees = _boosted(data.features, data.classes, rounds=rounds, seed=seed)
         return as_logits(trees.decision_function(rows))
 
-    return Learned(checked=checked, logits=refitted)
+    return FittedClassifier(checked=checked, logits=refitted)
 
 
 def _boosted(features: Floats, classes: Ints, *, rounds: int, seed: int) -> Any:  # noqa: ANN401
@@ -249,8 +257,8 @@ def _boosted(features: Floats, classes: Ints, *, rounds: int, seed: int) -> Any:
     return trees.fit(features, classes)
 
 
-_LEARNERS: Final[Mapping[str, Callable[[LabelledRows, torch.Generator], Learned]]] = {
-    "quadratic": learn_quadratic,
-    "trees": _learn_trees,
+_LEARNERS: Final[Mapping[str, Callable[[LabelledRows, torch.Generator], FittedClassifier]]] = {
+    "quadratic": fit_quadratic,
+    "trees": _fit_trees,
 }
 _CHOICES: Final = (("quadratic",), ("trees",), ("quadratic", "trees"))

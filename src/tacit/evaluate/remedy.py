@@ -1,7 +1,8 @@
 """What to do about an attack that succeeds, given what was in use when it did.
 
-It depends on what the attack reads, on the protection and the label mechanism that ran, and on how
-often each example was released. What was in use already is never the advice.
+It depends on what the attack declares (what it reads, why it succeeds, a remedy of its own), on the
+protection and the label mechanism that ran, and on how often each example was released. What was in
+use already is never the advice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TARGET = 0.65
 @final
 @dataclass(frozen=True, kw_only=True)
 class AuditedSetting:
-    """What was in use.
+    """The protection and the training that an attack is judged under.
 
     Attributes:
         spec: the protection; None where it is not known.
@@ -47,7 +48,7 @@ class AuditedSetting:
 
     @property
     def often(self) -> str:
-        """The same in words."""
+        """The number of epochs in words."""
         return "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
 
     @property
@@ -58,7 +59,7 @@ class AuditedSetting:
 
     @property
     def randomised(self) -> str:
-        """The label mechanism for the target, which no number of epochs wears out."""
+        """The label mechanism for the target, which holds for any number of epochs."""
         return next(one.labels for one in self._recommended if one.labels is not None)
 
     @property

@@ -1,7 +1,6 @@
-"""The evaluator's side: side information for an attack, built from the labels.
+"""Side information for an attack, built by the evaluator from the labels.
 
-Only whoever judges an attack has the labels. :func:`reveal` gives the attacker what the attack
-declares and nothing else, so that no attack is handed the answer.
+Only the evaluator has the labels. :func:`reveal` gives an attack what it declares and nothing else.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class _Batch:
         return self.clean[self.drawn_positives(1)[0]].clone()
 
     def hints(self) -> Tensor:
-        return self.drawn_positives(self.attack.draws())
+        return self.drawn_positives(self.attack.hints_used())
 
     def labelled(self) -> tuple[Tensor, Tensor]:
         """Return half of the rows of each class, but at least two, ascending, and their classes."""
@@ -138,7 +137,7 @@ _BUILDERS: Final[Mapping[str, Callable[[_Batch], Tensor | tuple[Tensor, Tensor] 
 
 
 def class_indices(labels: Tensor, *, like: Tensor) -> Tensor:
-    """Return the labels as class indices beside the rows, or say what is wrong with them."""
+    """Return the labels as int64 class indices on the rows' device, or raise if they are none."""
     if labels.shape != like.shape[:1]:
         raise InputError(f"labels must be [{len(like)}], got shape {tuple(labels.shape)}")
     whole = labels.detach().to(device=like.device, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""The columns of a tape as Arrow arrays, and what can be wrong with a file of them."""
+"""The columns of a tape as Arrow arrays, and checks for damaged files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.rows import as_rows
 
 VERSION = 1
 DAMAGE = (pa.ArrowException, OSError, EOFError, ValueError)
-_OFFSET = 4  # text has one place more than rows, which is not counted as theirs
+_OFFSET = 4  # bytes: text has one offset more than rows, which nbytes does not count
 _KINDS = {
     "id": (pa.int64(), pa.string()),
     "step": (pa.int64(),),
@@ -39,7 +39,7 @@ def id_array(ids: Ids) -> npt.NDArray[Any]:
     return found.astype(np.int64) if found.dtype.kind in "iu" else found.astype(np.str_)
 
 
-def lists(values: Tensor | npt.NDArray[Any], name: str, count: int) -> pa.Array:
+def list_array(values: Tensor | npt.NDArray[Any], name: str, count: int) -> pa.Array:
     """Return rows as fixed-size lists; types that Arrow lacks become ``float32``."""
     rows = as_rows(torch.as_tensor(values).detach(), name=name).cpu()
     if len(rows) != count:
@@ -50,7 +50,7 @@ def lists(values: Tensor | npt.NDArray[Any], name: str, count: int) -> pa.Array:
 
 
 def row_tensor(column: pa.Array) -> Tensor:
-    """Return fixed-size lists as a matrix of its own memory."""
+    """Return fixed-size lists as a matrix, copied out of the file's memory."""
     width = column.type.list_size
     return torch.from_numpy(column.flatten().to_numpy().reshape(-1, width).copy())
 
@@ -71,8 +71,8 @@ def checksum(batch: pa.RecordBatch) -> int:
     return found % 2**64
 
 
-def sound(batch: pa.RecordBatch, notes: pa.KeyValueMetadata | None) -> bool:
-    """Whether a batch is what was written: whole columns, and the sum that was noted with it."""
+def is_intact(batch: pa.RecordBatch, notes: pa.KeyValueMetadata | None) -> bool:
+    """Whether a batch is as it was written: whole columns, and the right checksum."""
     try:
         batch.validate()  # first: what it refuses would end the process in the next line
         whole = batch.num_rows > 0 and all(_filled(column) for column in batch.columns)
@@ -83,7 +83,7 @@ def sound(batch: pa.RecordBatch, notes: pa.KeyValueMetadata | None) -> bool:
 
 
 def _filled(column: pa.Array) -> bool:
-    """Whether all of a column's memory is in use and every place has a value."""
+    """Whether all of a column's memory is in use and no value is missing."""
     flat = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
     if column.null_count or flat.null_count:
         return False
@@ -91,11 +91,11 @@ def _filled(column: pa.Array) -> bool:
     return bool(used == flat.nbytes + _OFFSET * pa.types.is_string(flat.type))
 
 
-def plain_batches(part: Path) -> int | None:
-    """Return how many batches may be read before one that no tape has; None if all may.
+def uncompressed_batches(part: Path) -> int | None:
+    """Return how many batches come before one that must not be read; None if all may be read.
 
-    A compressed batch unfolds in memory before it can be looked at, and no tape has one. Damage is
-    left to who reads.
+    A compressed batch takes its full memory before it can be checked, and tapes have none. Damage
+    is left to the reader.
     """
     try:
         with pa.memory_map(str(part)) as file:
@@ -126,7 +126,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def read_schema(part: Path) -> pa.Schema:
-    """Return the schema of a part, or say that it is none."""
+    """Return the schema of a part, or raise if it is not an Arrow stream."""
     try:
         with pa.OSFile(str(part)) as file:
             found = pa.ipc.open_stream(file).schema
@@ -163,12 +163,12 @@ def _is_rows(kind: pa.DataType) -> bool:
 
 
 def describe(schema: pa.Schema) -> str:
-    """Return the columns in words."""
+    """Return the columns and their types, for messages."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def count_rows(part: Path) -> int:
-    """Return the number of rows of a part from its frames alone."""
+    """Return the number of rows of a part from its message headers alone."""
     rows = 0
     try:
         with pa.memory_map(str(part)) as file:

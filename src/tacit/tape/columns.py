@@ -1,4 +1,4 @@
-"""A tape out of columns: one row per example and release, in chunks of any size."""
+"""Tapes made of columns: one row per example and release, in chunks of any size."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _DOUBLE = 8  # bytes; no attack computes with more
 
 @final
 class ColumnTape(Recording):
-    """A tape made of columns that arrive in chunks.
+    """A tape made of columns that are read in chunks.
 
     Args:
-        chunks: begins a new pass over the chunks; a chunk maps column names to rows.
-        source: where they come from, for messages.
+        chunks: starts a new pass over the chunks; a chunk maps column names to rows.
+        source: where the columns come from, for messages.
         steps_are_chunks: whether a chunk is one step, as with one file per step.
         rows: how many rows there are, if that is known.
 
@@ -73,15 +73,15 @@ class ColumnTape(Recording):
 
     def __iter__(self) -> Iterator[View]:
         """Yield one view per step, oldest first."""
-        cutter = _Cutter(stepwise=self._stepwise, source=self.source)
+        splitter = _StepSplitter(stepwise=self._stepwise, source=self.source)
         row = 0
         for chunk in self._chunks():
             known = _known(chunk, self.source)
             row += len(known["grads"])
-            yield from map(self._view, cutter.add(known) if len(known["grads"]) else ())
+            yield from map(self._view, splitter.add(known) if len(known["grads"]) else ())
         if not row:
             raise UsageError(f"{self.source}: holds no rows: record some steps first")
-        yield from map(self._view, cutter.rest())
+        yield from map(self._view, splitter.rest())
 
     def __len__(self) -> int:
         """Return how many rows there are."""
@@ -94,7 +94,7 @@ class ColumnTape(Recording):
         return View(
             grads=_tensor(columns["grads"]),
             embeddings=None if sent is None else _tensor(sent),
-            ids=self.coded(columns["ids"]),
+            ids=self.encode_ids(columns["ids"]),
             step=int(columns["step"][0]),
             epoch=int(columns["epoch"][0]),
         )
@@ -102,21 +102,21 @@ class ColumnTape(Recording):
 
 @final
 class ViewTape(Recording):
-    """A tape of views that are at hand already; one without ids gets its places in the epoch."""
+    """A tape of views in memory; a view without ids gets its row numbers within the epoch."""
 
     def __init__(self, views: Iterable[View]) -> None:
         super().__init__("the views given")
-        # What can be passed over only once is kept: an audit takes two passes.
+        # An iterator can be read only once, and an audit reads twice.
         self._views = list(views) if isinstance(views, Iterator) else views
 
     def __iter__(self) -> Iterator[View]:
         """Yield one view per step, oldest first."""
-        place, epoch, found = 0, None, False
+        first, epoch, found = 0, None, False
         for step, view in enumerate(self._views):
             found = True
-            place, epoch = (0, view.epoch) if view.epoch != epoch else (place, epoch)
-            ids = torch.arange(place, place + len(view.grads)) if view.ids is None else view.ids
-            place += len(view.grads)
+            first, epoch = (0, view.epoch) if view.epoch != epoch else (first, epoch)
+            ids = torch.arange(first, first + len(view.grads)) if view.ids is None else view.ids
+            first += len(view.grads)
             if len(ids) != len(view.grads):
                 raise UsageError(f"view {step} has {len(view.grads)} grads and {len(ids)} ids")
             yield replace(
@@ -131,8 +131,8 @@ class ViewTape(Recording):
 
 
 @final
-class _Cutter:
-    """Cuts rows into steps: where step or epoch changes, or an id comes again."""
+class _StepSplitter:
+    """Splits rows into steps: where step or epoch changes, or an id is repeated."""
 
     def __init__(self, *, stepwise: bool, source: str) -> None:
         self._stepwise = stepwise
@@ -140,7 +140,7 @@ class _Cutter:
         self._done: set[tuple[int, int]] = set()
         self._row = 0
         self._kept: list[Columns] = []
-        self._count, self._step, self._epoch, self._place = 0, 0, 0, 0
+        self._count, self._step, self._epoch, self._next_id = 0, 0, 0, 0
         self._seen: set[object] = set()
 
     def add(self, columns: Columns) -> Iterator[Columns]:
@@ -150,7 +150,7 @@ class _Cutter:
         ends = [*(np.flatnonzero(changes) + 1).tolist(), len(columns["step"])]
         for start, end in zip([0, *ends], ends, strict=False):
             part = {name: values[start:end] for name, values in columns.items()}
-            if self._kept and _place(self._kept[0]) != _place(part):
+            if self._kept and _step_of(self._kept[0]) != _step_of(part):
                 yield from self.rest()
             self._check_order(part, self._row + start)
             self._kept.append(part)
@@ -162,12 +162,12 @@ class _Cutter:
         """Yield the step that is still open."""
         if self._kept:
             kept, self._kept = self._kept, []
-            self._done.add(_place(kept[0]))
+            self._done.add(_step_of(kept[0]))
             yield {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
 
     def _check_order(self, columns: Columns, row: int) -> None:
-        if not self._stepwise and _place(columns) in self._done:
-            epoch, step = _place(columns)
+        if not self._stepwise and _step_of(columns) in self._done:
+            epoch, step = _step_of(columns)
             raise UsageError(
                 f"{self._source}: step {step} of epoch {epoch} goes on in row {row}, after another "
                 "one: sort the rows by epoch and step, or give the epoch"
@@ -180,7 +180,7 @@ class _Cutter:
         if "epoch" not in found:
             found["epoch"] = self._epochs(found.get("ids"), count)
         if "ids" not in found:
-            found["ids"] = self._places(found["epoch"])
+            found["ids"] = self._row_numbers(found["epoch"])
         if "step" not in found:
             found["step"] = self._steps(found["epoch"])
         return found
@@ -197,14 +197,14 @@ class _Cutter:
             epochs[:] = self._epoch
         return epochs
 
-    def _places(self, epochs: Array) -> Array:
-        places = np.empty(len(epochs), dtype=np.int64)
+    def _row_numbers(self, epochs: Array) -> Array:
+        numbers = np.empty(len(epochs), dtype=np.int64)
         for row, epoch in enumerate(epochs.tolist()):
             if epoch != self._epoch:
-                self._epoch, self._place = epoch, 0
-            places[row] = self._place
-            self._place += 1
-        return places
+                self._epoch, self._next_id = epoch, 0
+            numbers[row] = self._next_id
+            self._next_id += 1
+        return numbers
 
     def _steps(self, epochs: Array) -> Array:
         if self._stepwise:
@@ -216,7 +216,7 @@ class _Cutter:
 
 
 def _known(columns: Mapping[str, Array], source: str) -> dict[str, Array]:
-    """Return the columns that are meant, under their own names, or say what is missing."""
+    """Return the known columns under their canonical names, or raise if grads are missing."""
     found = {canonical(n): v for n, v in columns.items() if canonical(n) in NAMES}
     if "grads" not in found:
         names = "".join(c if c.isprintable() else "?" for c in ", ".join(columns))[:200]
@@ -236,7 +236,7 @@ def _known(columns: Mapping[str, Array], source: str) -> dict[str, Array]:
 
 
 def _checked(name: str, values: Array, source: str) -> Array:
-    """Return a column in the type that it is used in, or say what is wrong with it."""
+    """Return a column in the type that is used for it, or raise if its values do not fit."""
     if name in ("grads", "embeddings"):
         if values.dtype.kind not in "fiu":
             raise UsageError(f"{source}: {name} must be floats, got {values.dtype}")
@@ -248,7 +248,7 @@ def _checked(name: str, values: Array, source: str) -> Array:
         return np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind in "UO" and name == "ids":
         return values
-    odd = _odd(values)
+    odd = _first_non_integer(values)
     if odd is not None:
         more = " or text" if name == "ids" else ""
         raise UsageError(
@@ -257,8 +257,8 @@ def _checked(name: str, values: Array, source: str) -> Array:
     return values.astype(np.int64)
 
 
-def _odd(values: Array) -> int | None:
-    """Return the first row that holds no 64-bit integer."""
+def _first_non_integer(values: Array) -> int | None:
+    """Return the first row that holds no 64-bit integer, or None."""
     if values.dtype.kind in "ib":
         return None
     if values.dtype.kind not in "uf":
@@ -267,12 +267,12 @@ def _odd(values: Array) -> int | None:
     return None if fits.all() else int(fits.argmin())
 
 
-def _place(columns: Columns) -> tuple[int, int]:
+def _step_of(columns: Columns) -> tuple[int, int]:
     return int(columns["epoch"][0]), int(columns["step"][0])
 
 
 def canonical(name: str) -> str:
-    """Return the name of a column as it is spelt here."""
+    """Return the canonical name of a column: lower case, without aliases."""
     return _ALIASES.get(name.lower(), name.lower())
 
 

@@ -1,4 +1,4 @@
-"""How much a foreign file may unfold to, found out before memory is taken for it.
+"""How much memory a foreign file may take, checked before any of it is allocated.
 
 A file of a megabyte can declare terabytes, or hold gigabytes of compressed zeros. What is read into
 memory at once is at most ``max(FREE, GROWTH * size on disk)``: recorded gradients shrink by less
@@ -21,112 +21,16 @@ import torch
 
 from tacit.errors import UsageError
 
-_LONGEST = 1 << 20  # bytes of a header
-_DEEPEST = 8
-_SIZE, _PAGES, _VALUES = 3, (5, 8), 1  # fields: compressed size, data page, number of values
-
-Struct = dict[int, "int | Struct"]
-
-
-def count_values(file: BinaryIO, *, start: int, size: int) -> int:
-    """Return the number of values in the pages of one column, or raise ValueError."""
-    values, end = 0, start + size
-    while start < end:
-        file.seek(start)
-        header = _Compact(file.read(min(_LONGEST, end - start)))
-        page = header.read_struct()
-        for field in _PAGES:
-            data = page.get(field)
-            if isinstance(data, dict):
-                values += _number(data.get(_VALUES))
-        start += header.place + _number(page.get(_SIZE))
-    return values
-
-
-def _number(value: int | Struct | None) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise ValueError("a page without a size or a number of values")
-    return value
-
-
-@final
-class _Compact:
-    """Reads numbers out of a Thrift structure, and steps over everything else."""
-
-    def __init__(self, content: bytes) -> None:
-        self.place = 0
-        self._content = content
-
-    def read_struct(self, depth: int = 0) -> Struct:
-        """Return the whole numbers and structures of a structure, by their field numbers."""
-        if depth > _DEEPEST:
-            raise ValueError("a page header that is nested too deep")
-        found: Struct = {}
-        field = 0
-        while head := self._byte():
-            delta, kind = head >> 4, head & 15
-            field = field + delta if delta else self._signed()
-            value = self._value(kind, depth)
-            if value is not None:
-                found[field] = value
-        return found
-
-    def _value(self, kind: int, depth: int) -> int | Struct | None:
-        if kind in (1, 2):  # a truth value is in its kind
-            return None
-        if kind in (4, 5, 6):
-            return self._signed()
-        if kind == 12:
-            return self.read_struct(depth + 1)
-        steps = {3: 1, 7: 8}
-        if kind in steps:
-            self._skip(steps[kind])
-        elif kind == 8:
-            self._skip(self._unsigned())
-        elif kind in (9, 10):
-            self._skip_list(depth)
-        else:
-            raise ValueError(f"a page header with a field of kind {kind}")
-        return None
-
-    def _skip_list(self, depth: int) -> None:
-        head = self._byte()
-        count = head >> 4 if head >> 4 < 15 else self._unsigned()
-        for _ in range(min(count, len(self._content))):
-            if head & 15 in (1, 2):
-                self._skip(1)
-            else:
-                self._value(head & 15, depth + 1)
-
-    def _byte(self) -> int:
-        self._skip(1)
-        return self._content[self.place - 1]
-
-    def _skip(self, count: int) -> None:
-        if self.place + count > len(self._content):
-            raise ValueError("a page header that is cut short")
-        self.place += count
-
-    def _unsigned(self) -> int:
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a page header with a number of more than 64 bits")
-
-    def _signed(self) -> int:
-        value = self._unsigned()
-        return (value >> 1) ^ -(value & 1)
-
-
 FREE = 256 << 20
 GROWTH = 16
 _HEADER = 10_000  # bytes, as numpy's own limit
 _SIZES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-_TEXT = 4  # bytes for the place of a text in its dictionary; the texts are counted as stored
+_TEXT = 4  # bytes of a text's index in its dictionary; the texts are counted as stored
+_LONGEST = 1 << 20  # bytes of a page header
+_DEEPEST = 8
+_SIZE, _PAGES, _VALUES = 3, (5, 8), 1  # fields: compressed size, data page, number of values
 
+Struct = dict[int, "int | Struct"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -137,7 +41,7 @@ def one_line(error: object, *, longest: int = 160) -> str:
 
 
 def allowed(path: Path) -> int:
-    """Return how many bytes a file may unfold to."""
+    """Return how many bytes a file may take when it is read."""
     return max(FREE, GROWTH * path.stat().st_size)
 
 
@@ -203,9 +107,9 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
 
 
 def check_parquet(file: pq.ParquetFile, path: Path, columns: list[str]) -> list[str]:
-    """Refuse columns that unfold to far more than the file has bytes; return those of text.
+    """Refuse columns that take far more memory than the file has bytes; return those of text.
 
-    What is text is to be read as places in a dictionary, where it is there as often as in the file.
+    Text must be read as a dictionary: then it takes as much memory as it takes in the file.
     """
     facts, declared, text = file.metadata, 0, set()
     for number in range(facts.num_columns):
@@ -226,7 +130,7 @@ def check_parquet(file: pq.ParquetFile, path: Path, columns: list[str]) -> list[
 
 
 def _values(chunk: pq.ColumnChunkMetaData, path: Path) -> int:
-    """Return how many values a column has by its pages, which must be what the footer says."""
+    """Return the number of values in a column's pages; it must be the number in the footer."""
     start = chunk.dictionary_page_offset
     start = chunk.data_page_offset if start is None else min(start, chunk.data_page_offset)
     with path.open("rb") as file:
@@ -237,7 +141,7 @@ def _values(chunk: pq.ColumnChunkMetaData, path: Path) -> int:
 
 
 def check_torch_file(path: Path) -> None:
-    """Refuse a file of tensors whose parts are compressed: torch writes them as they are."""
+    """Refuse a file of tensors whose members are compressed: ``torch.save`` never does that."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
@@ -262,3 +166,96 @@ def _too_much(declared: int, path: Path) -> str:
         f"it would unfold from {size} to {declared} bytes, at most {allowed(path)} are read: save "
         "it without compression"
     )
+
+
+def count_values(file: BinaryIO, *, start: int, size: int) -> int:
+    """Return the number of values in the pages of one column, or raise ValueError."""
+    values, end = 0, start + size
+    while start < end:
+        file.seek(start)
+        header = _ThriftReader(file.read(min(_LONGEST, end - start)))
+        page = header.read_struct()
+        for field in _PAGES:
+            data = page.get(field)
+            if isinstance(data, dict):
+                values += _number(data.get(_VALUES))
+        start += header.offset + _number(page.get(_SIZE))
+    return values
+
+
+def _number(value: int | Struct | None) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("a page without a size or a number of values")
+    return value
+
+
+@final
+class _ThriftReader:
+    """Reads the numbers of a Thrift structure in the compact protocol, and skips the rest."""
+
+    def __init__(self, content: bytes) -> None:
+        self.offset = 0
+        self._content = content
+
+    def read_struct(self, depth: int = 0) -> Struct:
+        """Return the whole numbers and structures of a structure, by their field numbers."""
+        if depth > _DEEPEST:
+            raise ValueError("a page header that is nested too deep")
+        found: Struct = {}
+        field = 0
+        while head := self._byte():
+            delta, kind = head >> 4, head & 15
+            field = field + delta if delta else self._signed()
+            value = self._value(kind, depth)
+            if value is not None:
+                found[field] = value
+        return found
+
+    def _value(self, kind: int, depth: int) -> int | Struct | None:
+        if kind in (1, 2):  # a truth value is in its kind
+            return None
+        if kind in (4, 5, 6):
+            return self._signed()
+        if kind == 12:
+            return self.read_struct(depth + 1)
+        steps = {3: 1, 7: 8}
+        if kind in steps:
+            self._skip(steps[kind])
+        elif kind == 8:
+            self._skip(self._unsigned())
+        elif kind in (9, 10):
+            self._skip_list(depth)
+        else:
+            raise ValueError(f"a page header with a field of kind {kind}")
+        return None
+
+    def _skip_list(self, depth: int) -> None:
+        head = self._byte()
+        count = head >> 4 if head >> 4 < 15 else self._unsigned()
+        for _ in range(min(count, len(self._content))):
+            if head & 15 in (1, 2):
+                self._skip(1)
+            else:
+                self._value(head & 15, depth + 1)
+
+    def _byte(self) -> int:
+        self._skip(1)
+        return self._content[self.offset - 1]
+
+    def _skip(self, count: int) -> None:
+        if self.offset + count > len(self._content):
+            raise ValueError("a page header that is cut short")
+        self.offset += count
+
+    def _unsigned(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise ValueError("a page header with a number of more than 64 bits")
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return (value >> 1) ^ -(value & 1)

@@ -3,7 +3,7 @@
 All of them are the same columns: ``grads`` [N, ...], and where there are any ``embeddings``,
 ``ids``, ``step`` and ``epoch``, one row per example and release. Rows of one step stand together.
 Without ``step`` a step is taken to be 1,024 rows; without ``epoch`` a new one begins when an id
-comes again; without ``ids`` an example is its place in the epoch.
+comes again; without ``ids`` an example is its row number within the epoch.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from tacit.tape.file_limits import (
 from tacit.tape.tape import RecordedTape, Recording, is_tape
 
 _CHUNK = 8192
-_LONGEST = 4096  # bytes of a text
+_LONGEST = 4096  # bytes of one text id
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
 _SINGLE = 4  # bytes; shorter floats are not all known to numpy
 
 
 def open_tape(path: Path | str, *, layer: str | None = None) -> Recording:
     """Return the tape at a path, whichever system recorded it."""
-    place = Path(path)
-    if not place.exists():
+    found = Path(path)
+    if not found.exists():
         raise UsageError(f"{path}: there is no such tape: record one with `tacit train --record`")
-    if is_tape(place):
-        return RecordedTape(place, layer=layer)
+    if is_tape(found):
+        return RecordedTape(found, layer=layer)
     if layer is not None:
         raise UsageError(f"{path}: only tapes recorded by tacit have layers, leave out {layer!r}")
-    if place.is_dir():
-        return _folder(place)
+    if found.is_dir():
+        return _folder(found)
     openers = {".npz": _npz, ".npy": _npy, ".parquet": _parquet, ".pt": _torch_file}
-    kind = place.suffix.lower()
+    kind = found.suffix.lower()
     if kind not in openers:
         known = ", ".join(openers)
-        raise UsageError(f"{path}: a tape is a folder or one of {known}, got {place.suffix!r}")
-    return openers[kind](place)
+        raise UsageError(f"{path}: a tape is a folder or one of {known}, got {found.suffix!r}")
+    return openers[kind](found)
 
 
 def _npz(path: Path) -> ColumnTape:
@@ -82,7 +82,7 @@ def _parquet(path: Path) -> ColumnTape:
         raise _no_parquet(path, error) from None
 
     def chunks() -> Iterator[Columns]:
-        try:  # text as places in a dictionary: what is there once is in memory once
+        try:  # text as a dictionary: a repeated text is in memory once
             with pq.ParquetFile(path, read_dictionary=text) as file:
                 for batch in file.iter_batches(batch_size=_CHUNK, columns=names):
                     yield {name: _matrix(batch.column(name), path, name) for name in names}
@@ -128,13 +128,13 @@ def _folder(path: Path) -> ColumnTape:
 
 
 def _spread(columns: Columns) -> Columns:
-    """Return the columns with a step or epoch that was given as one number put on every row."""
+    """Return the columns; a step or epoch that is one number is repeated for every row."""
     count = len(columns["grads"]) if "grads" in columns else 0
     return {n: np.full(count, v) if np.ndim(v) == 0 else v for n, v in columns.items()}
 
 
 def _split(file: Path, columns: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the column and the step that a file's name speaks of: ``grads_0012`` and the like."""
+    """Return the column and the step in a file's name, such as ``grads_0012``."""
     found = re.fullmatch(r"([A-Za-z]+)[-_.]?(\d+)", file.stem)
     if found and canonical(found.group(1)) in columns:
         return canonical(found.group(1)), (found.group(2).zfill(20),)
@@ -148,7 +148,7 @@ def _natural(text: str) -> list[str]:
 def load_array(path: Path) -> Array:
     """Return an array that stays on disk until its rows are read; nothing in it can execute."""
     try:
-        if check_npy(path):  # first: what it refuses may do harm in the next line
+        if check_npy(path):  # before the next line maps what the file declares
             found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
             return found
     except FileNotFoundError:
@@ -160,7 +160,7 @@ def load_array(path: Path) -> Array:
 
 
 def _torch_columns(path: Path, alone: str = "grads") -> dict[str, Array]:
-    """Return the columns in a file; a tensor on its own is the one that is named."""
+    """Return the columns in a file; a single tensor is the column ``alone``."""
     try:
         check_torch_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
@@ -202,7 +202,7 @@ def _matrix(column: pa.Array, path: Path, name: str) -> Array:
 
 
 def _decoded(column: pa.DictionaryArray, path: Path, name: str) -> pa.Array:
-    """Return text in full, unless it is so long that nobody means it."""
+    """Return the texts of a dictionary column; refuse texts that are too long to be ids."""
     words = column.dictionary
     if len(words) and _is_text(words.type):
         longest = pc.max(pc.binary_length(words)).as_py() or 0

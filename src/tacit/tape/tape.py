@@ -11,7 +11,7 @@ appended to. One record batch is one training step::
     layer:N    the same, the gradient at a layer of the feature party; absent likewise
 
 The schema's metadata holds ``tacit_tape``, the version of the format; each record batch carries a
-checksum. There is no place for a label.
+checksum. There is no column for labels.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tacit.tape._arrow import (
     count_rows,
     describe,
     id_array,
-    lists,
-    plain_batches,
+    is_intact,
+    list_array,
     read_schema,
     row_tensor,
-    sound,
+    uncompressed_batches,
 )
 from tacit.types import Cut, Release, View
 
@@ -51,10 +51,10 @@ _PART_BYTES = 1 << 30
 
 
 class Recording(ABC):
-    """A tape with its whereabouts: any number of passes, one batch in memory at a time.
+    """A tape that can be read any number of times, with one batch in memory at a time.
 
     Attributes:
-        source: where it comes from, for messages.
+        source: its path or description, for messages.
         names: the text of every id met so far, by code; None where ids are integers.
         damaged: batches of the last pass that could not be read.
     """
@@ -68,7 +68,7 @@ class Recording(ABC):
     def __iter__(self) -> Iterator[View]:
         """Yield one view per step, oldest first."""
 
-    def coded(self, ids: npt.NDArray[Any]) -> Tensor:
+    def encode_ids(self, ids: npt.NDArray[Any]) -> Tensor:
         """Return ids as int64: integers as they are, text by the order of first appearance."""
         if ids.dtype.kind in "iu":
             return torch.from_numpy(ids.astype(np.int64))
@@ -80,8 +80,8 @@ class Recording(ABC):
 class RecordedTape(Recording):
     """Reads a tape from disk.
 
-    A batch whose checksum is wrong is left out; where a file breaks off, what came before counts,
-    be it that a file has only just begun.
+    A batch whose checksum is wrong is left out. Where a file is cut short, the batches before the
+    cut are read, if there are any.
 
     Args:
         path: the tape's folder.
@@ -101,7 +101,7 @@ class RecordedTape(Recording):
         self.schema = found[0] if found else read_schema(self._parts[0])  # says what is wrong
 
     def _checked(self, part: Path) -> pa.Schema | None:
-        """Return the schema of a part if it fits, or None where the part breaks off in it."""
+        """Return the schema of a part, or None if the part is cut short within it."""
         try:
             found = read_schema(part)
         except UsageError:
@@ -126,7 +126,7 @@ class RecordedTape(Recording):
         return sum(count_rows(part) for part in self._parts)
 
     def _batches(self, part: Path) -> Iterator[pa.RecordBatch]:
-        left = plain_batches(part)
+        left = uncompressed_batches(part)
         with pa.OSFile(str(part)) as file:
             try:
                 reader = pa.ipc.open_stream(file)
@@ -144,7 +144,7 @@ class RecordedTape(Recording):
                 except DAMAGE:
                     self.damaged += 1  # what follows a broken frame cannot be found again
                     return
-                if not sound(batch, notes):
+                if not is_intact(batch, notes):
                     self.damaged += 1
                     continue
                 yield batch
@@ -154,7 +154,7 @@ class RecordedTape(Recording):
         return View(
             grads=row_tensor(batch.column(self._column)),
             embeddings=row_tensor(batch.column("embedding")) if sent else None,
-            ids=self.coded(batch.column("id").to_numpy(zero_copy_only=False)),
+            ids=self.encode_ids(batch.column("id").to_numpy(zero_copy_only=False)),
             step=batch.column("step")[0].as_py(),
             epoch=batch.column("epoch")[0].as_py(),
         )
@@ -205,15 +205,15 @@ class TapeWriter:
         self._sink: pa.OSFile | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._schema: pa.Schema | None = None
-        self._clock = _Clock()
+        self._counter = _StepCounter()
         if is_tape(self.path):
             tape = RecordedTape(self.path)
             self._schema = tape.schema
             for view in tape:
                 assert view.ids is not None  # noqa: S101 - the reader sets them
-                self._clock.next(view.ids.tolist(), view.step, view.epoch)
+                self._counter.next(view.ids.tolist(), view.step, view.epoch)
             if tape.names is not None:
-                self._clock.name(list(tape.names))
+                self._counter.use_names(list(tape.names))
 
     def __call__(self, cut: Cut, release: Release) -> None:
         """Record what a guard has released, with the embedding that it belongs to."""
@@ -247,11 +247,11 @@ class TapeWriter:
         names = id_array(ids)
         columns = {"grad": grads, "embedding": embeddings}
         columns |= {f"layer:{name}": values for name, values in (layers or {}).items()}
-        rows = {n: lists(v, n, len(names)) for n, v in columns.items() if v is not None}
+        rows = {n: list_array(v, n, len(names)) for n, v in columns.items() if v is not None}
         if "grad" not in rows:
             raise InputError("grads must be a tensor [B, ...], got None: call retain_grad() on it")
-        # Only now: a step that is refused must not count.
-        step, epoch = self._clock.next(names.tolist(), step, epoch)
+        # Last, because a step that is refused must not be counted.
+        step, epoch = self._counter.next(names.tolist(), step, epoch)
         arrays = {
             "id": pa.array(names),
             "step": pa.array(np.full(len(names), step, dtype=np.int64)),
@@ -296,8 +296,8 @@ class TapeWriter:
 
 
 @final
-class _Clock:
-    """Counts steps, and epochs by the rule that in one epoch no id comes twice."""
+class _StepCounter:
+    """Numbers steps and epochs; a new epoch begins when an id is repeated."""
 
     def __init__(self) -> None:
         self._step, self._epoch = -1, 0
@@ -313,8 +313,8 @@ class _Clock:
         self._seen.update(ids)
         return self._step, self._epoch
 
-    def name(self, names: list[str]) -> None:
-        """Go on with the text of the ids that were counted by their codes."""
+    def use_names(self, names: list[str]) -> None:
+        """Replace the codes of the ids seen so far by their text."""
         self._seen = {names[code] for code in self._seen if isinstance(code, int)}
 
 

@@ -170,7 +170,7 @@ class AttackContract:
                     self.attack(_with(view, name, broken), _generator(1))
 
     def check_finds_nothing(self) -> None:
-        """On gradients that know nothing of the labels, the AUC is that of chance.
+        """On gradients that are independent of the labels, the AUC is that of chance.
 
         Side information comes from other gradients with the same labels: a row is part of its own
         batch's class means, and would be found by them in pure noise.
@@ -257,7 +257,7 @@ def pooled_auc(scores: Tensor, labels: Tensor) -> float:
 
 
 def null_band(labels: Tensor, *, level: float) -> tuple[float, float]:
-    """Return where the AUC of scores without information lies, but for a chance of ``level``.
+    """Return the interval that holds the AUC of random scores with probability ``1 - level``.
 
     The Mann-Whitney variance ``(n + 1) / (12 n1 n0)``; ties only make it smaller.
     """

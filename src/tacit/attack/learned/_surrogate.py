@@ -1,8 +1,8 @@
-"""What the learned attacks compute with: rows made comparable, and a surrogate of the top model.
+"""What the learned attacks compute with: standardised rows, and a surrogate of the top model.
 
 The surrogate is a network of fully connected layers with ReLU between them. Its loss gradient at
-the input has a closed form, ``W1 (m1 * (W2 (m2 * (W3 (p - y)))))`` with ``m`` the signs of the
-hidden layers: matching gradients needs no second differentiation.
+the input has a closed form, ``W1 (m1 * (W2 (m2 * (W3 (p - y)))))`` with ``m`` the masks of the
+hidden units that are on: matching gradients needs no second differentiation.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-_DIRECTIONS: Final = 48  # of the gradients, and as many of what is left of the embeddings
-_BASIS_ROWS: Final = 1500  # that decide on the directions where there are more columns than rows
+_DIRECTIONS: Final = 48  # of the gradients, and as many of the remainder of the embeddings
+_BASIS_ROWS: Final = 1500  # for the directions, where there are more columns than rows
 _TINY: Final = 1e-12
 
 
@@ -35,7 +35,7 @@ class Rows:
         return Rows(self.embeddings[chosen], self.gradients[chosen])
 
     def double(self) -> Rows:
-        """Return the rows in ``float64``: what is made of a row then does not depend on others."""
+        """Return the rows in ``float64``."""
         return Rows(self.embeddings.double(), self.gradients.double())
 
     @classmethod
@@ -46,16 +46,16 @@ class Rows:
 
 
 def unit(rows: Tensor) -> Tensor:
-    """Return the rows at length one, differentiably; rows of rounding errors stay as short."""
+    """Return the rows at length one, differentiably; rows shorter than 1e-12 stay short."""
     found: Tensor = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_min(_TINY)
     return found
 
 
-def in_order(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return an order that follows from the rows' content, and the group of equal rows of each.
+def content_order(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return an order of the rows by their content, and in that order a number per distinct row.
 
-    What is learnt in that order does not depend on the order in which rows came, and rows that are
-    the same share one surrogate label.
+    Fits in that order do not depend on the order in which rows came, and equal rows can share one
+    surrogate label.
     """
     columns = (rows.gradients[:, 0], rows.embeddings.sum(dim=1), rows.gradients.sum(dim=1))
     order = torch.from_numpy(np.lexsort([column.double().numpy() for column in columns]))
@@ -68,8 +68,8 @@ def in_order(rows: Rows) -> tuple[Tensor, Tensor]:
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Lens:
-    """How rows are shown to a surrogate: centred, at one scale, in their principal directions.
+class RowTransform:
+    """The coordinates in which a surrogate sees rows: centred, scaled, in principal directions.
 
     Gradients of a network lie near few directions. Rows wider than twice ``48`` are written in the
     gradients' strongest directions and in those of the rest of the embeddings: an orthonormal basis
@@ -82,8 +82,8 @@ class Lens:
     basis: Tensor | None
 
     @classmethod
-    def of(cls, rows: Rows) -> Lens:
-        """Return the lens that these rows ask for."""
+    def fit(cls, rows: Rows) -> RowTransform:
+        """Return the transform with the centre, scale and directions of these rows."""
         centre = rows.embeddings.mean(dim=0)
         same = rows.embeddings.shape[1] == rows.gradients.shape[1]
         basis = None
@@ -126,46 +126,41 @@ def _principal(rows: Tensor) -> Tensor:
     return found
 
 
-@final
-class Surrogate:
-    """Fully connected layers, drawn from a generator."""
+def fully_connected(widths: list[int], rng: torch.Generator, *, lift: float = 0.0) -> nn.Sequential:
+    """Return linear layers of these widths with ReLU between them.
 
-    def __init__(self, widths: list[int], rng: torch.Generator, *, lift: float = 0.0) -> None:
-        self.weights: list[Tensor] = []
-        self.biases: list[Tensor] = []
-        for fan, width in itertools.pairwise(widths):
-            for part, shape in ((self.weights, (fan, width)), (self.biases, (width,))):
-                drawn = (2 * torch.rand(*shape, generator=rng) - 1) / fan**0.5
-                part.append(drawn)
-        for bias in self.biases[:-1]:
-            bias.add_(lift)
-        for value in self.parameters:
-            value.requires_grad_()
+    Weights and biases are uniform in ``+-1 / sqrt(inputs)`` and drawn from ``rng`` alone. ``lift``
+    is added to the hidden biases.
+    """
+    layers: list[nn.Module] = []
+    for fan, width in itertools.pairwise(widths):
+        # On "meta", the layer's own start draws nothing from torch's global generator.
+        linear = nn.Linear(fan, width, device="meta").to_empty(device="cpu")
+        hidden = len(layers) // 2 < len(widths) - 2
+        with torch.no_grad():
+            linear.weight.copy_((2 * torch.rand(fan, width, generator=rng) - 1).T / fan**0.5)
+            linear.bias.copy_((2 * torch.rand(width, generator=rng) - 1) / fan**0.5)
+            linear.bias.add_(lift if hidden else 0.0)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
-    def double(self) -> Surrogate:
-        """Return a copy in ``float64``, detached."""
-        found = Surrogate([], torch.Generator())
-        found.weights = [weight.detach().double() for weight in self.weights]
-        found.biases = [bias.detach().double() for bias in self.biases]
-        return found
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        """Every weight and bias."""
-        return [*self.weights, *self.biases]
-
-    def forward(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return logits ``[B, classes]`` and which hidden units are on."""
-        masks: list[Tensor] = []
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            rows = torch.addmm(bias, rows, weight)
+def logits_and_masks(net: nn.Sequential, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return the logits ``[B, classes]``, and for each hidden layer which units are on."""
+    masks: list[Tensor] = []
+    for layer in net:
+        if isinstance(layer, nn.ReLU):
             masks.append((rows > 0).to(rows.dtype))
             rows = rows * masks[-1]
-        return torch.addmm(self.biases[-1], rows, self.weights[-1]), masks
+        else:
+            rows = layer(rows)
+    return rows, masks
 
-    def backward(self, residual: Tensor, masks: list[Tensor]) -> Tensor:
-        """Return the loss gradient at the input for ``residual = p - y``, differentiably."""
-        found = residual @ self.weights[-1].T
-        for weight, mask in zip(self.weights[-2::-1], reversed(masks), strict=True):
-            found = (found * mask) @ weight.T
-        return found
+
+def input_gradient(net: nn.Sequential, residual: Tensor, masks: list[Tensor]) -> Tensor:
+    """Return the loss gradient at the input for ``residual = p - y``, differentiably."""
+    linear = [layer for layer in net if isinstance(layer, nn.Linear)]
+    found = residual @ linear[-1].weight
+    for layer, mask in zip(linear[-2::-1], reversed(masks), strict=True):
+        found = (found * mask) @ layer.weight
+    return found

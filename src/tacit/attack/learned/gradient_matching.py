@@ -1,4 +1,4 @@
-"""Attacks by gradient matching: labels are right when a replay explains what was seen."""
+"""Attacks by gradient matching: they look for labels that explain the gradients."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from torch import Tensor
 
 from tacit.attack.base import ATTACKS, classes_of
 from tacit.attack.clustering import KMeans
-from tacit.attack.learned._gradient_replay import HAIR, Replay, ReplayBatch, Settings, replay
-from tacit.attack.learned._per_epoch import Learning, Sorter
-from tacit.attack.learned._surrogate import Lens, Rows, in_order
-from tacit.attack.learned._trials import Choose, Ranges, Trials
+from tacit.attack.learned._gradient_replay import (
+    TIE_BREAK,
+    Choose,
+    Ranges,
+    Replay,
+    ReplayData,
+    Settings,
+    Trials,
+    replay,
+)
+from tacit.attack.learned._per_epoch import RowClassifier, SurrogateAttack
+from tacit.attack.learned._surrogate import Rows, RowTransform, content_order
 from tacit.spec import require
 from tacit.types import Known, View
 
 _HIDDEN: Final = (128, 64)  # of the surrogate; the paper's for images
 _NARROW: Final = (32, 32)  # and for two classes
-_SURE: Final = 2.0  # logits of a label that clusters start from, above all others
+_GROUP_LOGIT: Final = 2.0  # logits of a label that clusters start from, above all others
 _PAPER_TRIALS: Final = 500
 
 Start = Literal["cold", "kmeans"]
@@ -29,7 +37,7 @@ Prior = Literal["known", "uniform", "groups"]
 @final
 @ATTACKS.register("exploit")
 @dataclass(frozen=True)
-class Exploit(Learning):
+class Exploit(SurrogateAttack):
     """Replay the training with a surrogate top model and surrogate labels until gradients match.
 
     ``min over g', y' of E||u(g'_i) - u(g_i)|| + lambda_ce E[H(y'_i, p'_i)] / H(P) +
@@ -40,10 +48,10 @@ class Exploit(Learning):
     class.
 
     ``trials`` replays are run, the first with our settings and the others where a tree-structured
-    Parzen estimator looks, and one of them is believed. ``choose=margin`` takes the one that tells
+    Parzen estimator searches, and one of them is chosen. ``choose=margin`` takes the one that tells
     most clearly which label made the gradients of rows it has not learnt from; ``gradient`` the one
-    with the least gradient loss (Algorithm 1), which often has fitted soft labels that mean
-    nothing; ``objective`` the one with the least loss at both weights 1 (section 6, under noise),
+    with the least gradient loss (Algorithm 1), which often overfits by soft labels;
+    ``objective`` the one with the least loss at both weights 1 (section 6, under noise),
     which is then also the loss that a row's label is chosen by.
     ``ranges=paper`` searches the ranges of section 5.1, and ``trials=0`` stands for its 500.
 
@@ -56,7 +64,7 @@ class Exploit(Learning):
     Needs: embeddings; ``known.classes`` (or else 2) and ``known.prior`` where they are known.
 
     References:
-        Kariyappa and Qureshi, "ExPLOit: Extracting Private Labels in Split Learning", Eq. 9,
+        Kariyappa and Qureshi, "ExPLOit: Extracting Private Labels in Split SurrogateAttack", Eq. 9,
         Algorithm 1, sections 5.1 and 6, appendices B and C.
 
     Departures: gradients are compared at length one, wide rows in their principal directions, and
@@ -110,38 +118,46 @@ class Exploit(Learning):
 
     def learn(
         self, rows: Rows, known: Known, *, rng: torch.Generator, until: float | None
-    ) -> Sorter:
+    ) -> RowClassifier:
         """Return the surrogate of the best trial."""
         count = classes_of(known)
-        order, group = in_order(rows)
+        order, group = content_order(rows)
         rows = rows[order]
         groups = self._groups(rows, count, rng)
         prior = self._prior(known, count, groups)
-        drawn = torch.randperm(len(rows), generator=rng)
+        shuffled = torch.randperm(len(rows), generator=rng)
         kept = min(self.examples, len(rows) if self.trials == 1 else -(-4 * len(rows) // 5))
-        mine = drawn[:kept].sort().values
-        held = drawn[kept:].sort().values if kept < len(rows) else mine
-        lens = Lens.of(rows[mine])
-        lesson = ReplayBatch(
-            rows=lens(rows[mine]),
+        mine = shuffled[:kept].sort().values
+        held = shuffled[kept:].sort().values if kept < len(rows) else mine
+        transform = RowTransform.fit(rows[mine])
+        start = None
+        if self.start == "kmeans" and groups is not None:
+            start = _logits_of_groups(groups[mine], prior)
+        data = ReplayData(
+            rows=transform(rows[mine]),
             group=torch.unique(group[mine], return_inverse=True)[1],
             prior=prior,
-            start=None if self.start == "cold" or groups is None else _sure(groups[mine], prior),
+            start=start,
             hidden=_HIDDEN if count > 2 else _NARROW,
         )
         trials = Trials(
-            lesson=lesson,
-            held=lens(rows[held]),
+            data=data,
+            held=transform(rows[held]),
             settings=self._settings(count),
             count=self.trials or _PAPER_TRIALS,
             ranges=self.ranges,
             choose=self.choose,
             workers=self.workers,
         )
-        return _Matched(trials.best(rng, until=until), lens, rows[mine], weight=self._weight(count))
+        return _SurrogateClassifier(
+            trials.best(rng, until=until), transform, rows[mine], weight=self._weight(count)
+        )
 
     def _weight(self, count: int) -> float:
-        """Return what cross-entropy weighs in a row's label; two classes lie on opposite sides."""
+        """Return the weight of cross-entropy in the choice of a row's label.
+
+        With two classes it is zero: their gradients point in opposite directions, which decides.
+        """
         if self.choose == "objective":
             return 1.0
         return self.lambda_ce if count > 2 else 0.0
@@ -177,7 +193,7 @@ class Exploit(Learning):
 @final
 @ATTACKS.register("unsplit")
 @dataclass(frozen=True)
-class Unsplit(Learning):
+class Unsplit(SurrogateAttack):
     """Replay the training with surrogates until the gradients' mean squared error is small.
 
     ``min over g', y' of MSE(g'_i, g_i)`` by Adam at rate 1e-3 for 50 epochs, gradients as they are
@@ -191,7 +207,7 @@ class Unsplit(Learning):
         2.2 and appendix D.
 
     Departures: a row has the one-hot label whose gradient under the surrogate lies nearest, and the
-    score is by how much.
+    score is the difference of the distances.
 
     >>> from tacit.types import View
     >>> rng = torch.Generator().manual_seed(0)
@@ -209,13 +225,13 @@ class Unsplit(Learning):
 
     def learn(
         self, rows: Rows, known: Known, *, rng: torch.Generator, until: float | None
-    ) -> Sorter:
+    ) -> RowClassifier:
         """Return the surrogate that was fitted."""
         count = classes_of(known)
-        order, group = in_order(rows)
-        lens = Lens.of(rows[order])
-        lesson = ReplayBatch(
-            rows=lens(rows[order]),
+        order, group = content_order(rows)
+        transform = RowTransform.fit(rows[order])
+        data = ReplayData(
+            rows=transform(rows[order]),
             group=group,
             prior=torch.full((count,), 1 / count),
             start=None,
@@ -232,28 +248,30 @@ class Unsplit(Learning):
             spread=1.0,
         )
         seed = int(torch.randint(2**31 - 1, (1,), generator=rng, device=rng.device))
-        found = replay(lesson, settings, rng=torch.Generator().manual_seed(seed), until=until)
-        return _Matched(found, lens, rows[order])
+        found = replay(data, settings, rng=torch.Generator().manual_seed(seed), until=until)
+        return _SurrogateClassifier(found, transform, rows[order])
 
 
 @final
-class _Matched(Sorter):
-    """A surrogate that says what each label would cost; the class with the fewest is positive."""
+class _SurrogateClassifier(RowClassifier):
+    """Classifies rows by what each label costs under a replay; the rarest class is positive."""
 
-    def __init__(self, found: Replay, lens: Lens, rows: Rows, *, weight: float = 0.0) -> None:
-        self._found, self._lens, self._weight = found, lens, weight
+    def __init__(
+        self, found: Replay, transform: RowTransform, rows: Rows, *, weight: float = 0.0
+    ) -> None:
+        self._found, self._transform, self._weight = found, transform, weight
         self.named, self.late = False, found.late
         sizes = torch.bincount(self.costs(rows).argmin(dim=1), minlength=len(found.prior))
         self.positive = int(sizes.argmin())
 
     def costs(self, rows: Rows) -> Tensor:
-        rows = self._lens(rows.double())
-        return self._found.costs(rows, weight=self._weight or HAIR)
+        rows = self._transform(rows.double())
+        return self._found.costs(rows, weight=self._weight or TIE_BREAK)
 
 
-def _sure(groups: Tensor, prior: Tensor) -> Tensor:
+def _logits_of_groups(groups: Tensor, prior: Tensor) -> Tensor:
     """Return logits of labels by group; the largest group is the most frequent class."""
     by_size = torch.bincount(groups, minlength=len(prior)).argsort(descending=True, stable=True)
     name = torch.empty_like(by_size)
     name[by_size] = prior.argsort(descending=True, stable=True)
-    return _SURE * torch.nn.functional.one_hot(name[groups], len(prior)).float()
+    return _GROUP_LOGIT * torch.nn.functional.one_hot(name[groups], len(prior)).float()

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tacit.attack._classifiers import Ints
@@ -21,23 +21,24 @@ from tacit.attack.base import (
     classes_of,
     shift,
 )
-from tacit.attack.learned._gradient_replay import Adam
-from tacit.attack.learned._surrogate import Lens, Rows, Surrogate, in_order
-from tacit.attack.supervised import _pair
+from tacit.attack.learned._surrogate import Rows, RowTransform, content_order, fully_connected
+from tacit.attack.supervised import labelled_rows
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent
 from tacit.spec import require
 from tacit.types import View
 
+_HIDDEN: Final = (128, 64)  # widths of the network's hidden layers
+_FLAT: Final = 1e-12  # embeddings that differ by less are equal
 _BATCH: Final = 128
 _RATE: Final = 2e-3
-_KEEP: Final = 0.99  # of the averaged weights per step
+_KEEP: Final = 0.99  # share of the averaged weights that a step keeps
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class MixMatch:
-    """The settings, as the model completion attack has them.
+    """The settings of MixMatch, by default those of the published attack.
 
     Attributes:
         temperature: guessed labels are sharpened to the power of its inverse.
@@ -53,7 +54,7 @@ class MixMatch:
 
 
 def mix_match(
-    net: Surrogate,
+    net: nn.Sequential,
     labelled: tuple[Tensor, Tensor],
     rows: Tensor,
     *,
@@ -66,8 +67,8 @@ def mix_match(
     Labels of other rows are guessed and sharpened, all rows are mixed with others, and the loss is
     cross-entropy on the labelled ones plus the squared error on the rest.
     """
-    optimiser = Adam(net.parameters, _RATE)
-    kept = [value.detach().clone() for value in net.parameters]
+    optimiser = torch.optim.Adam(net.parameters(), lr=_RATE, fused=True)
+    kept = [value.detach().clone() for value in net.parameters()]
     late, done = False, 0
     total = settings.epochs * -(-len(rows) // _BATCH)
     for epoch in range(settings.epochs):
@@ -77,22 +78,23 @@ def mix_match(
             with torch.enable_grad():
                 ramp = settings.weight * done / total
                 loss = _loss(net, pair, rows[batch], settings=settings, weight=ramp, rng=rng)
-                grads = torch.autograd.grad(loss, net.parameters)
-            optimiser.step(grads)
+            optimiser.zero_grad()
+            torch.autograd.backward(loss)
+            optimiser.step()
             done += 1
             keep = min(_KEEP, done / (done + 9))
-            for old, value in zip(kept, net.parameters, strict=True):
+            for old, value in zip(kept, net.parameters(), strict=True):
                 old.lerp_(value.detach(), 1 - keep)
         if until is not None and time.perf_counter() > until and epoch + 1 < settings.epochs:
             late = True
             break
-    for old, value in zip(kept, net.parameters, strict=True):
+    for old, value in zip(kept, net.parameters(), strict=True):
         value.detach().copy_(old)
     return late
 
 
 def _loss(
-    net: Surrogate,
+    net: nn.Sequential,
     labelled: tuple[Tensor, Tensor],
     rows: Tensor,
     *,
@@ -101,13 +103,13 @@ def _loss(
     rng: torch.Generator,
 ) -> Tensor:
     with torch.no_grad():
-        guess = net.forward(rows)[0].div(settings.temperature).softmax(dim=1)
+        guess = net(rows).div(settings.temperature).softmax(dim=1)
     inputs, targets = torch.cat([labelled[0], rows]), torch.cat([labelled[1], guess])
     other = torch.randperm(len(inputs), generator=rng)
     share = _beta(len(inputs), settings.alpha, rng)
     inputs = share * inputs + (1 - share) * inputs[other]
     targets = share * targets + (1 - share) * targets[other]
-    chances = functional.log_softmax(net.forward(inputs)[0], dim=1)
+    chances = functional.log_softmax(net(inputs), dim=1)
     count = len(labelled[0])
     fit = -(targets[:count] * chances[:count]).sum(dim=1).mean()
     return fit + weight * functional.mse_loss(chances[count:].exp(), targets[count:])
@@ -120,22 +122,18 @@ def _beta(count: int, alpha: float, rng: torch.Generator) -> Tensor:
     """
     drawn = torch.rand(16, 2, count, generator=rng).pow(1 / alpha)
     fits = drawn.sum(dim=1) <= 1
-    fits[-1] = True  # in one of a million rows: any draw will do
+    fits[-1] = True  # all 16 draws are rejected in one of a million rows: take the last one
     first = fits.int().argmax(dim=0)
     pair = drawn[first, :, torch.arange(count)]
     share = pair[:, 0] / pair.sum(dim=1).clamp_min(1e-30)
     return torch.maximum(share, 1 - share).unsqueeze(1)
 
 
-_HIDDEN: Final = (128, 64)
-_FLAT: Final = 1e-12
-
-
 @final
 @ATTACKS.register("completion")
 @dataclass(frozen=True)
 class Completion(LabelledAttack):
-    """Complete the model with a top of one's own, learnt from ``labelled`` examples of each class.
+    """Train a top model of the attacker's own from ``labelled`` examples of each class.
 
     ``r(z) = log p(1 | z) - log p(0 | z)`` of a network of two hidden layers on the embeddings,
     trained by MixMatch: guessed labels of the other rows are sharpened (T = 0.8), all rows are
@@ -178,12 +176,12 @@ class Completion(LabelledAttack):
         spent = self.seconds is None or self.seconds > 0
         require(spent, "completion: seconds must be more than 0", self.seconds)
 
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:
         """Return the log-odds of class 1 against class 0."""
-        return self._log_odds(sight, rng, honest=True)
+        return self._log_odds(prepared, rng, honest=True)
 
-    def _log_odds(self, sight: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
-        chances = self._chances(sight, rng, honest=honest)
+    def _log_odds(self, prepared: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
+        chances = self._chances(prepared, rng, honest=honest)
         if chances.shape[1] > 2:
             raise KnowledgeError(
                 f"{self} scores class 1 against class 0, got known.labelled with class "
@@ -194,54 +192,55 @@ class Completion(LabelledAttack):
     def log_odds(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
         """Return the scores ``[B]`` of a call; ``honest`` is as for ``probabilities``."""
         with torch.no_grad():
-            return self._log_odds(self.look(view), rng, honest=honest)
+            return self._log_odds(self.prepare(view), rng, honest=honest)
 
     def within(self, seconds: float) -> Completion:
-        """Return the same attack with so much time for each network."""
+        """Return the same attack with at most so many seconds for each network."""
         least = seconds if self.seconds is None else min(self.seconds, seconds)
         return replace(self, seconds=least if least < math.inf else None)
 
     def probabilities(self, view: View, rng: torch.Generator, *, honest: bool = True) -> Tensor:
         """Return the probability of each class ``[B, classes]``.
 
-        Without ``honest``, labelled rows are judged by a network that has learnt them.
+        Without ``honest``, labelled rows are scored by a network that was trained on them.
         """
         with torch.no_grad():
-            return self._chances(self.look(view), rng, honest=honest).exp()
+            return self._chances(self.prepare(view), rng, honest=honest).exp()
 
-    def _chances(self, sight: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
+    def _chances(self, prepared: PreparedView, rng: torch.Generator, *, honest: bool) -> Tensor:
         """Return log-probabilities ``[B, classes]`` in ``float64``."""
-        given = sight.view.embeddings
+        given = prepared.view.embeddings
         assert given is not None  # noqa: S101 - checked, as `needs` says
         sent = as_rows(given.detach(), name="embeddings").double().cpu()
         sent = shift(sent, -(exponent(sent, name="embeddings") or 0))
-        order, _ = in_order(Rows(sent, sight.rows.cpu()))
-        places, classes = self._labelled(sight, order.argsort().numpy())
-        count = max(classes_of(sight.view.known), int(classes.max()) + 1)
+        order, _ = content_order(Rows(sent, prepared.rows.cpu()))
+        positions, classes = self._labelled(prepared, order.argsort().numpy())
+        count = max(classes_of(prepared.view.known), int(classes.max()) + 1)
         centred = sent[order] - sent[order].mean(dim=0)
         if float(centred.abs().max()) <= _FLAT:
-            return torch.zeros(len(sent), count).double().to(sight.rows.device)  # nothing to tell
-        lens = Lens.of(Rows(sent[order].float(), centred.float()))
-        rows = lens(Rows(sent[order], sent[order])).embeddings
+            # Equal embeddings tell nothing.
+            return torch.zeros(len(sent), count).double().to(prepared.rows.device)
+        transform = RowTransform.fit(Rows(sent[order].float(), centred.float()))
+        rows = transform(Rows(sent[order], sent[order])).embeddings
         drawn = self._drawn(classes, count, rng)
-        fit = _Fit(self, rows, places, classes, count, rng)
+        fit = _Fit(self, rows, positions, classes, count, rng)
         found = fit(drawn)
         if honest:
             half = torch.arange(len(drawn)) % 2 == 0  # drawn class by class
             for mine, others in ((drawn[half], drawn[~half]), (drawn[~half], drawn[half])):
                 if len(others) and len(mine):
-                    found[places[mine]] = fit(others)[places[mine]]
-        return found[order.argsort()].to(sight.rows.device)
+                    found[positions[mine]] = fit(others)[positions[mine]]
+        return found[order.argsort()].to(prepared.rows.device)
 
-    def _labelled(self, sight: PreparedView, place: Ints) -> tuple[Tensor, Tensor]:
-        """Return the labelled rows by their place in the order of content, and their classes."""
-        rows, classes = _pair(sight.view, len(sight.rows))
-        places = place[rows]
-        order = np.argsort(places)
-        return torch.from_numpy(places[order]), torch.from_numpy(classes[order])
+    def _labelled(self, prepared: PreparedView, position: Ints) -> tuple[Tensor, Tensor]:
+        """Return the positions of the labelled rows in the content order, and their classes."""
+        rows, classes = labelled_rows(prepared.view, len(prepared.rows))
+        positions = position[rows]
+        order = np.argsort(positions)
+        return torch.from_numpy(positions[order]), torch.from_numpy(classes[order])
 
     def _drawn(self, classes: Tensor, count: int, rng: torch.Generator) -> Tensor:
-        """Return the labelled rows to learn from, as many of each class."""
+        """Draw the labelled rows to learn from, the same number of each class."""
         sizes = torch.bincount(classes, minlength=count)
         if len(sizes) > count:
             raise InputError(
@@ -266,25 +265,25 @@ class _Fit:
 
     attack: Completion
     rows: Tensor
-    places: Tensor
+    positions: Tensor
     classes: Tensor
     count: int
     rng: torch.Generator
 
     def __call__(self, chosen: Tensor) -> Tensor:
         """Return the log-probabilities of every row."""
-        net = Surrogate([self.rows.shape[1], *_HIDDEN, self.count], self.rng)
+        net = fully_connected([self.rows.shape[1], *_HIDDEN, self.count], self.rng)
         limit = self.attack.seconds
         until = None if limit is None else time.perf_counter() + limit
         rows = self.rows.float()
         known = functional.one_hot(self.classes[chosen], self.count).float()
         mix_match(
             net,
-            (rows[self.places[chosen]], known),
+            (rows[self.positions[chosen]], known),
             rows,
             settings=MixMatch(epochs=self.attack.epochs),
             rng=self.rng,
             until=until,
         )
         with torch.no_grad():
-            return functional.log_softmax(net.double().forward(self.rows)[0], dim=1)
+            return functional.log_softmax(net.double()(self.rows), dim=1)

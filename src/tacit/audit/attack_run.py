@@ -1,12 +1,17 @@
-"""What is kept of an attack while a tape runs past it: per batch, per epoch and altogether."""
+"""One attack over a whole tape: what it finds in each batch, by each epoch and altogether.
+
+Attacks are judged fairly: side information never comes from the rows that are scored, because
+class centres of the same rows would find "labels" in pure noise. So half of the batch informs the
+attack on the other half, and rows that were given as hints are not counted.
+"""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -15,8 +20,9 @@ import torch
 from torch import Tensor
 
 from tacit.attack import Attack, Scored, StreamingAttack
-from tacit.audit.evaluate_view import exposed
 from tacit.audit.truth import Truth
+from tacit.errors import KnowledgeError
+from tacit.evaluate import reveal
 from tacit.measure import (
     LeakMeter,
     OneVsRest,
@@ -25,27 +31,29 @@ from tacit.measure import (
     clustering_confusion,
     meter_for,
 )
-from tacit.types import View
+from tacit.types import Known, View
 
 Values = npt.NDArray[np.float64]
 
-NULL_LEVEL = 0.999  # many attacks look at one tape: one in a thousand may cry wolf, not one in 20
+NULL_LEVEL = 0.999  # many attacks are run on one tape: one false alarm in 1,000, not in 20
 _SAMPLE = 100_000
+_FROM_OTHERS = {"positive", "centres"}  # side information that comes from the other half
 _SHOWN = 20  # classes at most in a table of confusions
-_LEARNING, _MOMENT = 0.9, 1e-3  # share of the time to learn in; the rest is for reading and sorting
+_LEARNING = 0.9  # share of the time that fits may take; the rest is for reading and scoring
+_LEAST_SECONDS = 1e-3  # of one fit
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Pool:
-    """Everything an attack found, with its interval and the band of pure noise."""
+class PooledResult:
+    """The leakage over all of a tape, with its interval and the upper end of the null band."""
 
     leak: PooledLeak
     null_high: float
 
     @classmethod
-    def of(cls, meter: LeakMeter | OneVsRest, seed: int) -> Pool:
-        """Return the record of a meter."""
+    def of(cls, meter: LeakMeter | OneVsRest, seed: int) -> PooledResult:
+        """Return the result of a meter, with a null band at ``NULL_LEVEL``."""
         leak = meter.compute(rng=np.random.default_rng(seed), resamples=200)
         band = meter.compute(rng=np.random.default_rng(seed), resamples=2, level=NULL_LEVEL)
         return cls(leak=leak, null_high=band.null_high)
@@ -65,16 +73,16 @@ class EpochLeak:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Sorting:
-    """Examples with their classes, and the groups that an attack has put them in."""
+class Clustering:
+    """The class of each example, and the group that an attack has put it in."""
 
     ids: Tensor
     labels: Tensor
     groups: Tensor
 
 
-class Trace(ABC):
-    """An attack under way: takes views in order, and is told when an epoch has ended."""
+class AttackRun(ABC):
+    """One attack on one tape. It takes the views in order, and is told when an epoch has ended."""
 
     def __init__(self, attack: Attack, *, budget: float, seed: int, classes: int) -> None:
         self.attack = attack
@@ -102,25 +110,25 @@ class Trace(ABC):
 
     @abstractmethod
     def end_epoch(self, epoch: int, truth: Truth) -> None:
-        """Note what is known by the end of an epoch."""
+        """Record the leakage by the end of an epoch."""
 
     @abstractmethod
-    def pool(self) -> Pool | None:
-        """Return what was found, or None if no batch could be judged."""
+    def pooled(self) -> PooledResult | None:
+        """Return the leakage over the tape, or None if no batch could be judged."""
 
     @abstractmethod
     def sample(self) -> tuple[Values, Values]:
         """Return scores on a common scale with their labels, for curves and histograms."""
 
     def accuracy(self) -> float | None:
-        """Return the clustering accuracy, for attacks that sort examples into groups."""
+        """Return the clustering accuracy, for attacks that find groups."""
         return None
 
-    def sorting(self) -> Sorting | None:
-        """Return every example's class and group, for attacks that sort examples into groups."""
+    def clustering(self) -> Clustering | None:
+        """Return every example's class and group, for attacks that find groups."""
         return None
 
-    def _note(
+    def _record(
         self, epoch: int, meter: LeakMeter | OneVsRest | None, *, accuracy: float | None = None
     ) -> None:
         if meter is not None and meter.batches:
@@ -139,8 +147,8 @@ class Trace(ABC):
 
 
 @final
-class ViewTrace(Trace):
-    """An attack that judges each view by itself; scores are compared within a view only."""
+class ViewRun(AttackRun):
+    """A run of an attack that scores each view by itself; only scores of one view compare."""
 
     def __init__(self, attack: Attack, *, budget: float, seed: int, classes: int) -> None:
         super().__init__(attack, budget=budget, seed=seed, classes=classes)
@@ -149,7 +157,7 @@ class ViewTrace(Trace):
         self._size = 0
 
     def _add(self, view: View, labels: Tensor) -> None:
-        for scores, classes in exposed(self.attack, view, labels, self._rng):
+        for scores, classes in fair_scores(self.attack, view, labels, self._rng):
             self._all.add(scores, classes)
             self._epoch.add(scores, classes)
             self._keep(scores.numpy(), classes.numpy().astype(np.float64))
@@ -162,13 +170,13 @@ class ViewTrace(Trace):
             self._size -= len(self._kept.popleft()[0])
 
     def end_epoch(self, epoch: int, truth: Truth) -> None:  # noqa: ARG002 - views had their labels
-        """Note this epoch's leakage alone."""
-        self._note(epoch, self._epoch)
+        """Record this epoch's leakage alone."""
+        self._record(epoch, self._epoch)
         self._epoch = meter_for(self.classes)
 
-    def pool(self) -> Pool | None:
+    def pooled(self) -> PooledResult | None:
         """Return the leakage of all views together."""
-        return Pool.of(self._all, self._seed) if self._all.batches else None
+        return PooledResult.of(self._all, self._seed) if self._all.batches else None
 
     def sample(self) -> tuple[Values, Values]:
         """Return the latest scores, each batch at mean 0 and spread 1."""
@@ -177,13 +185,13 @@ class ViewTrace(Trace):
 
 
 @final
-class StreamingTrace(Trace):
-    """An attack over many views: what counts is what it knows of each example in the end."""
+class StreamingRun(AttackRun):
+    """A run of an attack over many views, judged by its last score of each example."""
 
     def __init__(
         self,
         attack: Attack,
-        pursuit: StreamingAttack,
+        stream: StreamingAttack,
         *,
         budget: float,
         seed: int,
@@ -191,37 +199,37 @@ class StreamingTrace(Trace):
         epochs: int,
     ) -> None:
         super().__init__(attack, budget=budget, seed=seed, classes=classes)
-        self._pursuit = pursuit
+        self._stream = stream
         self._left = epochs
         self._judged: tuple[Scored, Tensor] | None = None
-        self._share()
+        self._limit_time()
 
     def _add(self, view: View, labels: Tensor) -> None:  # noqa: ARG002 - it is judged at the end
-        self._pursuit.add(view)
+        self._stream.add(view)
 
     def end_epoch(self, epoch: int, truth: Truth) -> None:
-        """Judge what is known of every example so far."""
+        """Judge the scores of every example so far."""
         start = time.perf_counter()
-        found = self._pursuit.result()
+        found = self._stream.result()
         self._judged = (found, truth.of(found.ids))
         meter = self._meter() if truth.classes == 2 or found.clusters is None else None
-        self._note(epoch, meter, accuracy=self.accuracy())
+        self._record(epoch, meter, accuracy=self.accuracy())
         self.spent += time.perf_counter() - start
-        self.stopped = self.stopped or self._pursuit.late
+        self.stopped = self.stopped or self._stream.late
         self._left = max(1, self._left - 1)
-        self._share()
+        self._limit_time()
 
-    def _share(self) -> None:
-        """Give each epoch that is left the same share of the time that is left."""
+    def _limit_time(self) -> None:
+        """Divide the remaining time equally among the remaining epochs."""
         left = max(0.0, _LEARNING * self._budget - self.spent)
-        self._pursuit.limit(max(left / self._left, _MOMENT))
+        self._stream.limit(max(left / self._left, _LEAST_SECONDS))
 
-    def pool(self) -> Pool | None:
+    def pooled(self) -> PooledResult | None:
         """Return the leakage after the last epoch."""
         if self._judged is None:
             return None
         meter = self._meter()
-        return Pool.of(meter, self._seed) if meter.batches else None
+        return PooledResult.of(meter, self._seed) if meter.batches else None
 
     def sample(self) -> tuple[Values, Values]:
         """Return the final scores, evenly thinned where there are very many."""
@@ -233,16 +241,16 @@ class StreamingTrace(Trace):
         return scaled, labels.numpy()[::step].astype(np.float64)
 
     def accuracy(self) -> float | None:
-        """Return how many examples the best naming of the groups gets right."""
+        """Return the share of examples that the best naming of the groups gets right."""
         found, labels = self._known()
         if found.clusters is None:
             return None
         return clustering_accuracy(found.clusters, labels)
 
-    def sorting(self) -> Sorting | None:
+    def clustering(self) -> Clustering | None:
         """Return the classes and the groups after the last epoch."""
         found, labels = self._known()
-        return None if found.clusters is None else Sorting(found.ids, labels, found.clusters)
+        return None if found.clusters is None else Clustering(found.ids, labels, found.clusters)
 
     def _known(self) -> tuple[Scored, Tensor]:
         assert self._judged is not None  # noqa: S101 - asked for after the last epoch only
@@ -255,9 +263,9 @@ class StreamingTrace(Trace):
         return meter
 
 
-def confusions(traces: Sequence[Trace]) -> dict[str, list[list[int]]]:
-    """Return, for each attack that sorts, how many examples of a class were taken for each."""
-    found = {str(t.attack): s for t in traces if t.epochs and (s := t.sorting()) is not None}
+def confusions(runs: Sequence[AttackRun]) -> dict[str, list[list[int]]]:
+    """Return the confusion matrix of each attack that finds groups."""
+    found = {str(t.attack): s for t in runs if t.epochs and (s := t.clustering()) is not None}
     return {
         name: clustering_confusion(s.groups, s.labels).tolist()
         for name, s in found.items()
@@ -265,9 +273,64 @@ def confusions(traces: Sequence[Trace]) -> dict[str, list[list[int]]]:
     }
 
 
-def trace_of(attack: Attack, *, budget: float, seed: int, classes: int, epochs: int = 1) -> Trace:
-    """Return the trace that fits an attack; many classes are judged one against the rest."""
-    pursuit = attack.pursue(torch.Generator().manual_seed(seed))
-    if pursuit is None:
-        return ViewTrace(attack, budget=budget, seed=seed, classes=classes)
-    return StreamingTrace(attack, pursuit, budget=budget, seed=seed, classes=classes, epochs=epochs)
+def start_run(
+    attack: Attack, *, budget: float, seed: int, classes: int, epochs: int = 1
+) -> AttackRun:
+    """Return a new run of an attack; with many classes, each is judged against the rest."""
+    stream = attack.streaming(torch.Generator().manual_seed(seed))
+    if stream is None:
+        return ViewRun(attack, budget=budget, seed=seed, classes=classes)
+    return StreamingRun(attack, stream, budget=budget, seed=seed, classes=classes, epochs=epochs)
+
+
+def fair_scores(
+    attack: Attack, view: View, labels: Tensor, rng: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield scores with their labels; none if the batch lacks what the attack must know."""
+    wanted = attack.needs - {"embeddings"}
+    if wanted & _FROM_OTHERS:
+        yield from _halves(attack, view, labels, rng)
+        return
+    try:
+        known = _side_information(attack, view, labels, rng) if wanted else Known()
+    except KnowledgeError:
+        return
+    scores = attack(replace(view, known=known), rng)
+    if known.hints is None:
+        yield scores, labels
+        return
+    kept = torch.ones(len(labels), dtype=torch.bool)
+    kept[known.hints] = False
+    if bool(kept.any()):
+        yield scores[kept], labels[kept]
+
+
+def part_of(view: View, rows: Tensor) -> View:
+    """Return some rows of a view."""
+    sent, ids = view.embeddings, view.ids
+    return replace(
+        view,
+        grads=view.grads[rows],
+        embeddings=None if sent is None else sent[rows],
+        ids=None if ids is None else ids[rows],
+    )
+
+
+def _halves(
+    attack: Attack, view: View, labels: Tensor, rng: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    order = torch.randperm(len(labels), generator=rng)
+    one, two = order[: len(order) // 2], order[len(order) // 2 :]
+    for seen, rows in ((one, two), (two, one)):
+        if len(seen) == 0 or len(rows) == 0:
+            continue
+        try:
+            known = _side_information(attack, part_of(view, seen), labels[seen], rng)
+        except KnowledgeError:
+            continue
+        yield attack(replace(part_of(view, rows), known=known), rng), labels[rows]
+
+
+def _side_information(attack: Attack, view: View, labels: Tensor, rng: torch.Generator) -> Known:
+    """Return what the attack must know; a tape has no clean gradients, so released ones serve."""
+    return reveal(attack, clean=view.grads, released=view.grads, labels=labels, rng=rng)
