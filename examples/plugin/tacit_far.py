@@ -18,7 +18,7 @@ class Far(Attack):
     Where positives are rare, the median is a negative's gradient, and positives lie far from it.
     """
 
-    def score(self, sight: PreparedView, rng: torch.Generator, /) -> Tensor:  # noqa: ARG002
+    def score(self, prepared: PreparedView, rng: torch.Generator, /) -> Tensor:  # noqa: ARG002
         """Return the distances, comparable between batches of different scale."""
-        centre = sight.rows.median(dim=0).values
-        return sight.restore((sight.rows - centre).norm(dim=1), degree=1)
+        centre = prepared.rows.median(dim=0).values
+        return prepared.restore((prepared.rows - centre).norm(dim=1), degree=1)

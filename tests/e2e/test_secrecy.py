@@ -61,7 +61,7 @@ class Run:
     def batches(self):
         """The label party's own order of rows, step by step, with the epoch."""
         parts = Schedule.of(self.plan, len(self.truth)).parts(first=0)
-        return [(part.epoch, rows) for part in parts for rows in part.batches]
+        return [(part.number, rows) for part in parts for rows in part.batches]
 
     def tape(self):
         """Return what the feature party saw, from the frames alone."""

@@ -204,7 +204,7 @@ def newcomers():
         REGISTERED.register(name)(kind)
     yield
     for name in kinds:
-        del REGISTERED._entries[name]
+        del REGISTERED.entries[name]
 
 
 def test_a_new_attack_is_audited_and_advised_on_without_another_edit(newcomers):

@@ -28,8 +28,8 @@ SMALL = (
     '@ATTACKS.register("{name}")\n'
     "@dataclass(frozen=True)\n"
     "class Small(Attack):\n"
-    "    def score(self, sight, rng):\n"
-    "        return sight.rows[:, 0]\n"
+    "    def score(self, prepared, rng):\n"
+    "        return prepared.rows[:, 0]\n"
 )
 
 

@@ -373,8 +373,8 @@ def registered():
     class Coin(Attack):
         """Score at random."""
 
-        def score(self, sight, rng, /):
-            return torch.rand(len(sight.rows), generator=rng)
+        def score(self, prepared, rng, /):
+            return torch.rand(len(prepared.rows), generator=rng)
 
     @final
     @dataclass(frozen=True)

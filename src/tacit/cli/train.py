@@ -110,7 +110,7 @@ def run_training(
         Progress,
         run_experiment,
     )
-    from tacit.experiment.run_dir import RunDirectory, TensorBoardLog, check_place  # noqa: PLC0415
+    from tacit.experiment.run_dir import RunDirectory, TensorBoardLog, check_output  # noqa: PLC0415
 
     chosen = TrainConfig.of(given) if config is None else read_config(config, given)
     if chosen.threads is not None:
@@ -120,7 +120,7 @@ def run_training(
     if record and out is None:
         raise UsageError("--record needs --out: the tape lies in the run directory")
     if out is not None:
-        check_place(out, board=board)
+        check_output(out, board=board)
     chosen, selection = settled(chosen, tell=lambda line: typer.echo(line, err=True))
     stores: list[RunDirectory | TensorBoardLog] = []
     trial = Experiment(chosen)  # what is refused is refused here, and leaves nothing behind

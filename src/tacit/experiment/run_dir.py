@@ -17,7 +17,7 @@ from tacit.experiment.run import Experiment, Progress
 FORMAT = 1
 
 
-def check_place(path: Path, *, board: bool = False) -> None:
+def check_output(path: Path, *, board: bool = False) -> None:
     """Refuse a place that a run cannot be written to, before anything is written."""
     if path.is_dir() and any(path.iterdir()):
         raise UsageError(f"--out {path}: the directory is not empty: choose another name")
@@ -37,7 +37,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
-        check_place(path)
+        check_output(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

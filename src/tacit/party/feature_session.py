@@ -33,8 +33,8 @@ from tacit.tape.tape import TapeWriter
 from tacit.training.loop import Step, predict
 from tacit.training.party import FeatureEnd
 from tacit.training.recorder import RecordedFeatureParty
-from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.connection import Connection, EndedError, RefusedError, Timings
+from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.messages import Bye, CheckpointMessage
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import Role

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tacit.errors import UsageError
-from tacit.wire.protocol.header import VERSION
 from tacit.wire.protocol.connection import Connection, RefusedError
+from tacit.wire.protocol.header import VERSION
 from tacit.wire.protocol.messages import Hello
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import disagreement
@@ -39,9 +39,10 @@ def greet(
     problem = disagreement(hello, answer)
     if problem is not None:
         raise connection.wrong(problem)
-    if connection.transport.peer not in (None, answer.party):
+    certified = connection.transport.peer
+    if certified not in (None, answer.party):
         raise connection.wrong(
-            f"{connection.transport.peer} calls itself {answer.party}: names are bound to certificates"
+            f"{certified} calls itself {answer.party}: names are bound to certificates"
         )
     if stop_of(answer) > offer:
         raise connection.wrong(

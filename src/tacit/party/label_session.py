@@ -34,8 +34,8 @@ from tacit.party.workers.collectives import WorkersLostError
 from tacit.party.workers.group import WorkerGroup, worker_group
 from tacit.state_dir import StateFolder
 from tacit.training.loop import Step, predict
-from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.connection import Connection, Timings
+from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.messages import Bye, CheckpointMessage
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.psi.align import Alignment, Matching, find_common
