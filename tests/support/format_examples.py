@@ -83,7 +83,7 @@ FRAMES = {
         False,
     ),
 }
-"""Messages that ``tests/integration/test_frames.py`` has no bytes of, and whether they are narrowed."""
+"""Messages that ``test_frames.py`` has no bytes of, and whether they are narrowed."""
 
 
 # --- tape ---

@@ -1,8 +1,8 @@
 """Stored files of every format: what an earlier release wrote is read, and is written so today.
 
 ``tests/golden/make.py`` wrote them; a test that fails here has found a changed format. Frames of
-most messages are in ``tests/integration/test_frames.py``, the first tape in ``test_tape.py``, messages of
-private matching in ``tests/integration/test_psi.py``.
+most messages are in ``tests/integration/test_frames.py``, the first tape in ``test_tape.py``,
+messages of private matching in ``tests/integration/test_psi.py``.
 """
 
 import json

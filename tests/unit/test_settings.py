@@ -48,7 +48,7 @@ def bank(tmp_path):
 
 
 def test_every_setting_of_a_run_has_a_flag_and_no_flag_has_a_default_of_its_own(flags):
-    alone = {"config", "out", "record", "tensorboard", "as_json", "help"}
+    alone = {"_plugins", "config", "out", "record", "tensorboard", "as_json", "help"}
     assert flags.keys() - alone == TrainConfig.model_fields.keys()
     for name in TrainConfig.model_fields:
         assert flags[name].default in (None, []), name

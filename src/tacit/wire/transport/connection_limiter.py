@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import selectors
 import socket
 import time
@@ -21,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import TypeAlias, final
 
 PIECE = 256 * 1024
@@ -133,6 +134,15 @@ class Relay:
         """Whether all that came from inside has been passed on, and no more will come."""
         return not self.spoken or self._ways[1].over
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that has come from inside so far has been passed on."""
+        if self.answered:
+            return True
+        way, waiting = self._ways[1], select.poll()
+        waiting.register(way.source, select.POLLIN)
+        return not way.held and not waiting.poll(0)
+
     def join(self, inside: socket.socket) -> None:
         """Pass on to this connection from now on."""
         self._ways = _Way(self._outside, inside), _Way(inside, self._outside)
@@ -217,6 +227,7 @@ class ConnectionLimiter:
         self._relays: dict[str, Relay] = {}
         self._count = 0
         self._orders: deque[Callable[[], None]] = deque()
+        self._behind: list[tuple[Relay, Event]] = []
         self._closed = False
         self._scratch = memoryview(bytearray(PIECE))
         self._wake, self._woken = socket.socketpair()
@@ -245,6 +256,12 @@ class ConnectionLimiter:
         """End a connection as soon as what was said to it can have been read."""
         self._order(name, self._expire)
 
+    def catch_up(self, name: str, *, timeout: float) -> bool:
+        """Wait until what gRPC has said so far on a connection has left; return whether it has."""
+        done = Event()
+        self._order(name, lambda relay: self._behind.append((relay, done)), otherwise=done.set)
+        return done.wait(timeout)
+
     def close(self) -> None:
         """Stop accepting and end all connections, after gRPC has ended its own."""
         self._closed = True
@@ -255,11 +272,19 @@ class ConnectionLimiter:
         for each in (*self._listening, self._wake, self._woken):
             each.close()
 
-    def _order(self, name: str, act: Callable[[Relay], None]) -> None:
+    def _order(
+        self,
+        name: str,
+        act: Callable[[Relay], None],
+        *,
+        otherwise: Callable[[], None] | None = None,
+    ) -> None:
         relay = self._relays.get(Path(name).name)
         if relay is not None:
             self._orders.append(lambda: act(relay))
             self._rouse()
+        elif otherwise is not None:
+            otherwise()
 
     def _rouse(self) -> None:
         with suppress(OSError):  # full: it will wake up anyway; closed: it is over
@@ -281,11 +306,19 @@ class ConnectionLimiter:
                 self._handle(key, events)
             while self._orders:
                 self._orders.popleft()()
+            self._tell_who_caught_up()
             if (now := time.monotonic()) >= look:
                 look = now + LOOK
                 for relay in [each for each in self._relays.values() if now >= each.deadline]:
                     self._end(relay)
         self._finish()
+
+    def _tell_who_caught_up(self) -> None:
+        """Set the event of everyone who waits for a relay that has nothing left to pass on."""
+        for relay, done in self._behind:
+            if relay.name not in self._relays or relay.caught_up:
+                done.set()
+        self._behind = [each for each in self._behind if not each[1].is_set()]
 
     def _finish(self) -> None:
         """Accept no more, let what gRPC has said leave, and end all connections."""
@@ -301,6 +334,7 @@ class ConnectionLimiter:
                 self._handle(key, events)
         for relay in list(self._relays.values()):
             self._end(relay)
+        self._tell_who_caught_up()
 
     def _handle(self, key: selectors.SelectorKey, events: int) -> None:
         ready: socket.socket = key.fileobj  # type: ignore[assignment]

@@ -37,12 +37,21 @@ class GrpcTransport(Transport):
         peer: the name in the peer's certificate.
         limits: of both directions.
         hang_up: ends the call at once.
+        drain: waits until what gRPC has written has left the process.
     """
 
-    def __init__(self, peer: str, *, limits: Limits, hang_up: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        peer: str,
+        *,
+        limits: Limits,
+        hang_up: Callable[[], object],
+        drain: Callable[[], object] | None = None,
+    ) -> None:
         self._peer = peer
         self._most = limits.max_bytes
         self._hang_up = hang_up
+        self._drain = drain
         self._outgoing = BoundedQueue(waiting=WAITING, peer=peer)
         self._incoming = BoundedQueue(waiting=WAITING, peer=peer)
         self._over = Event()
@@ -75,7 +84,8 @@ class GrpcTransport(Transport):
         closed = LostError(f"the connection to {self._peer} was closed at this end")
         self._incoming.end(closed, drop=True)
         self._outgoing.end(closed)
-        self._over.wait(FLUSH)
+        if self._over.wait(FLUSH) and self._drain is not None:
+            self._drain()
         self.cut()
 
     def cut(self) -> None:

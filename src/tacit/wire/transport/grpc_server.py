@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Any, NoReturn, TypeAlias, final
@@ -202,10 +203,16 @@ class Listener:
 
     def _talk(self, frames: Iterator[bytes], context: Context) -> Iterator[bytes]:
         """Take a call; runs in a thread of its own, which then sends what the iterator yields."""
-        transport = GrpcTransport(self._name(context), limits=self._limits, hang_up=context.cancel)
+        connection = _connection(context)
+        transport = GrpcTransport(
+            self._name(context),
+            limits=self._limits,
+            hang_up=context.cancel,
+            drain=partial(self._acceptor.catch_up, connection, timeout=FLUSH),
+        )
         if not context.add_callback(transport.finish):
             transport.finish()
-        self._enter(transport, _connection(context))
+        self._enter(transport, connection)
         context.send_initial_metadata((ACCEPTED,))
         Thread(target=_receive, args=(transport, frames), daemon=True).start()
         return self._outgoing(transport, context)
