@@ -15,7 +15,7 @@ NUMERIC := tests/unit tests/stat $(patsubst %,tests/e2e/test_%.py,gafm train rea
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=
 
-.PHONY: help setup demo test test-all test-cpus check format lint types doctest bench results audits chaos clean
+.PHONY: help setup demo test test-all test-cpus check format lint types doctest bench results audits chaos fuzz clean
 
 help:
 	@echo "make demo    train a small split model and see what leaks, with and without protection"
@@ -26,6 +26,7 @@ help:
 	@echo "make results train on real tables and write docs/results.md"
 	@echo "make audits  record and audit trainings on real tables and write docs/audits.md"
 	@echo "make chaos   kill, cut off and slow down two parties, and compare with an undisturbed run"
+	@echo "make fuzz    send damaged messages to a party for a while"
 	@echo "make clean   remove the virtual environment"
 
 setup: $(READY)
@@ -76,9 +77,8 @@ audits: $(READY)
 chaos: $(READY)
 	$(TEST_ENV) PYTHONPATH=tests/support $(BIN)/python benchmarks/chaos.py
 
-clean:
-	rm -rf $(VENV)
-
-.PHONY: fuzz
 fuzz: $(READY)
 	$(TEST_ENV) $(BIN)/python benchmarks/fuzz.py
+
+clean:
+	rm -rf $(VENV)

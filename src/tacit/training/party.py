@@ -29,8 +29,6 @@ from tacit.training.cut import Embedding, Gradient
 from tacit.training.embedding_watch import EmbeddingWatch
 from tacit.types import Cut
 
-"""The size of one record of the label party's journal."""
-
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
