@@ -112,7 +112,7 @@ def look_at(rows: Rows, before: Sample | None = None, *, equal: float = 0.0) -> 
     wide = rows.astype(np.float64)
     mean = wide.mean(axis=0)
     around = wide - mean
-    gram = around @ around.T
+    gram = _product(around, around)
     variance = float(np.trace(gram))
     directions = (variance / float(np.linalg.norm(gram))) ** 2 if variance > 0 else 0.0
     gap = flat = thin = None
@@ -151,6 +151,12 @@ def _distinct(rows: Rows) -> list[int]:
     solid = np.ascontiguousarray(rows)
     each = solid.view(np.dtype((np.void, solid.shape[1] * solid.itemsize))).ravel().tolist()
     return sorted({content: at for at, content in reversed(list(enumerate(each)))}.values())
+
+
+def _product(one: Floats, other: Floats) -> Floats:
+    """Return ``one @ other.T``, by torch: numpy's threads would wait for those of the model."""
+    product: Floats = (torch.from_numpy(one) @ torch.from_numpy(other).T).numpy()
+    return product
 
 
 def _gap(rows: Rows, gram: Floats, *, directions: float) -> float:
@@ -221,7 +227,7 @@ def _since(sample: Sample, before: Sample) -> dict[str, float | None]:
     if sample.thin is not None and before.thin is not None:
         fall = max(sample.thin, FLATTEST) / max(before.thin, FLATTEST)
     if math.sqrt(sample.directions * before.directions) <= width / 8:
-        cross = float(np.linalg.norm(sample.rows @ before.rows.T)) ** 2
+        cross = float(np.linalg.norm(_product(sample.rows, before.rows))) ** 2
         overlap = width * cross / (sample.variance * before.variance)
     return {
         "fall": fall,
