@@ -221,6 +221,10 @@ def test_printing_fits_the_plots_to_the_sheet_and_puts_the_page_back(page):
     widths = "[...document.querySelectorAll('.canvas .main-svg')].map((s) => s.clientWidth)"
     _, tab = page
     tab.show(media="")
+    tab.until(  # a page on a new screen draws its plots again, a moment later
+        "[...document.querySelectorAll('.canvas')].every((c) => c.querySelector('.main-svg')"
+        ".clientWidth === Math.floor(c.getBoundingClientRect().width))"
+    )
     before = tab.run(widths)
     tab.run("window.dispatchEvent(new Event('beforeprint'))")
     assert max(tab.run(widths)) <= 660
