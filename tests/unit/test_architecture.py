@@ -16,7 +16,7 @@ LAYERS = (
     {"measure"},
     {"accounting"},
     {"protect", "attack", "nets", "data", "objective"},
-    {"evaluate"},
+    {"evaluate", "pretrain"},
     {"guard", "monitor"},
     {"tape"},
     {"training"},

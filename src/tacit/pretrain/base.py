@@ -45,7 +45,6 @@ class FrozenBottom(nn.Module, ABC):
     def embed(self, numeric: Tensor, categorical: Tensor) -> Tensor:
         """Return the embedding of rows that were checked."""
 
-    @final
     def forward(self, numeric: Tensor | None, categorical: Tensor | None = None) -> Tensor:
         """Return embeddings ``[B, width]`` in ``float32``; a kind that the party lacks may be None.
 

@@ -45,7 +45,7 @@ class ContrastiveBottom(FrozenBottom):
     def embed(self, numeric: Tensor, categorical: Tensor) -> Tensor:  # noqa: ARG002
         """Return the code of the images."""
         images = as_images(self.inputs, numeric)
-        return torch.cat([self.encoder(chunk) for chunk in images.split(_CHUNK)])
+        return torch.cat([self.encoder(chunk) for chunk in torch.split(images, _CHUNK)])
 
 
 @final
@@ -54,9 +54,9 @@ class ContrastiveBottom(FrozenBottom):
 class Contrastive(Pretrainer):
     """Train an encoder to find, among all images of a batch, the other view of the same image.
 
-    ``l(i, j) = -log( exp(s(z_i, z_j) / t) / sum_(k != i) exp(s(z_i, z_k) / t) )``, ``s`` the cosine,
-    ``t = 0.2``, ``i`` and ``j`` two views of one image: cropped, mirrored (images in colour),
-    brighter or darker, with more or less contrast.
+    ``l(i, j) = -log( exp(s(z_i, z_j) / t) / sum_(k != i) exp(s(z_i, z_k) / t) )``, ``s`` the
+    cosine, ``t = 0.2``, ``i`` and ``j`` two views of one image: cropped, mirrored (images in
+    colour), brighter or darker, with more or less contrast.
 
     Guarantee: sees no labels. The embeddings show the inputs: what stays of an image when it is
     cropped and recoloured.
@@ -121,7 +121,7 @@ class Contrastive(Pretrainer):
                 views = torch.cat([_changed(images[batch], draws) for _ in range(2)])
                 loss = same_image_loss(projection(encoder(views)))
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             progress(epoch + 1, self.epochs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -156,7 +157,7 @@ def _widths(inputs: Inputs, width: int) -> list[int]:
 
 def _perceptron(widths: Sequence[int], key: Key, part: str) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for number, (before, after) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for number, (before, after) in enumerate(pairwise(widths)):
         layers += [linear(before, after, draws_at(key, "masked", part, number)), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -186,14 +187,14 @@ def _train(
             restored = decoder(encoder(torch.cat([shown, mask], dim=1)))
             loss = (_losses(inputs, restored, numbers, codes) * (0.5 + 0.5 * mask)).mean()
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         progress(epoch + 1, epochs)
 
 
 def _losses(inputs: Inputs, restored: Tensor, numbers: Tensor, codes: Tensor) -> Tensor:
     """Return the loss of each row and column, ``[B, n + c]``."""
-    first, *logits = restored.split([inputs.numeric, *inputs.cardinalities], dim=1)
+    first, *logits = torch.split(restored, [inputs.numeric, *inputs.cardinalities], dim=1)
     categories = [
         cross_entropy(part, codes[:, at], reduction="none")[:, None]
         for at, part in enumerate(logits)

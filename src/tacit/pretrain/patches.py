@@ -178,7 +178,7 @@ def pooled(images: Tensor, mean: Tensor, whitening: Tensor, centres: Tensor) -> 
     """Return ``[B, 4 centres]``: for each quarter of an image, how near its patches are to each."""
     height, width = images.shape[2] - _SIDE + 1, images.shape[3] - _SIDE + 1
     out = []
-    for chunk in images.split(_CHUNK):
+    for chunk in torch.split(images, _CHUNK):
         patches = unfold(chunk, _SIDE).transpose(1, 2).flatten(0, 1)
         white = (_normalise(patches) - mean) @ whitening
         distances = torch.cdist(white, centres)

@@ -28,7 +28,8 @@ class PrincipalBottom(FrozenBottom):
 
     def embed(self, numeric: Tensor, categorical: Tensor) -> Tensor:
         """Return the scores of the rows."""
-        return self.columns(numeric, categorical) @ self.directions
+        scores: Tensor = self.columns(numeric, categorical) @ self.directions
+        return scores
 
 
 @final
@@ -37,7 +38,8 @@ class PrincipalBottom(FrozenBottom):
 class PrincipalComponents(Pretrainer):
     """Project standardised numbers, log counts and one-hot categories on their main directions.
 
-    ``z = V'((t(x) - mean) / std)``, ``V`` the ``width`` leading eigenvectors of the correlations.
+    ``z = V'((t(x) - mean) / std)``, ``V`` the ``width`` leading eigenvectors of the correlations;
+    ``t`` is the logarithm for numbers with a long tail, as counts have.
 
     Guarantee: sees no labels, so the embeddings tell of labels only what the inputs do. They show
     the inputs: up to the variance of the directions left out, whoever knows ``V`` inverts them.

@@ -1,4 +1,4 @@
-"""Columns as one dense matrix: numbers and counts standardised, categories one-hot."""
+"""Columns as one dense matrix: numbers standardised, long tails by logs, categories one-hot."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tacit.pretrain.base import State
 
 MOST = 4096
 """Dense columns; a table with more is for ``svd``, which never writes them down."""
+
+_LONG = 2.0
 
 
 def dense_width(inputs: Inputs) -> int:
@@ -46,11 +48,14 @@ def one_hot(inputs: Inputs, categorical: Tensor) -> Tensor:
 class Standardiser(nn.Module):
     """Dense columns with mean 0 and variance 1; constant columns are 0.
 
-    ``x_j -> (t_j(x_j) - mean_j) / std_j``, with ``t = log(1 + x)`` for columns of counts (whole
-    numbers from 0) and the number itself for all others.
+    ``x_j -> (t_j(x_j) - mean_j) / std_j``, with ``t(x) = log(1 + max(0, x - least) / spread)`` for
+    numbers with a long tail (a skewness above 2), as counts have, and ``t(x) = x`` for all others.
+    The least value and the spread are the column's: it does not matter how counts were scaled.
     """
 
-    counts: Tensor
+    long_tail: Tensor
+    least: Tensor
+    spread: Tensor
     mean: Tensor
     inverse: Tensor
 
@@ -58,18 +63,22 @@ class Standardiser(nn.Module):
         super().__init__()
         self.inputs = inputs
         width = dense_width(inputs)
-        self.register_buffer("counts", torch.zeros(inputs.numeric, dtype=torch.bool))
+        self.register_buffer("long_tail", torch.zeros(inputs.numeric, dtype=torch.bool))
+        self.register_buffer("least", torch.zeros(inputs.numeric))
+        self.register_buffer("spread", torch.ones(inputs.numeric))
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("inverse", torch.zeros(width))
 
     def learn(self, numeric: Tensor, categorical: Tensor) -> Tensor:
         """Take the statistics of these rows, and return the rows standardised."""
-        self.counts = ((numeric >= 0) & (numeric == numeric.round())).all(0)
+        mean, inverse = _moments(numeric)
+        skewness = ((numeric.double() - mean) * inverse).pow(3).mean(0)
+        self.long_tail = skewness > _LONG
+        self.least = numeric.amin(0)
+        self.spread = torch.where(inverse > 0, 1 / inverse, 1.0).float()
         raw = self._raw(numeric, categorical)
-        wide = raw.double()
-        std = wide.std(0, correction=0)
-        self.mean = wide.mean(0).float()
-        self.inverse = torch.where(std > 1e-6 * wide.abs().amax(0), 1 / std, 0.0).float()
+        mean, inverse = _moments(raw)
+        self.mean, self.inverse = mean.float(), inverse.float()
         return (raw - self.mean) * self.inverse
 
     def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
@@ -77,8 +86,17 @@ class Standardiser(nn.Module):
         return (self._raw(numeric, categorical) - self.mean) * self.inverse
 
     def _raw(self, numeric: Tensor, categorical: Tensor) -> Tensor:
-        numbers = torch.where(self.counts, numeric.clamp(min=0).log1p(), numeric)
+        logs = ((numeric - self.least) / self.spread).clamp(min=0).log1p()
+        numbers = torch.where(self.long_tail, logs, numeric)
         return torch.cat([numbers, one_hot(self.inputs, categorical)], dim=1)
+
+
+def _moments(columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the means and the inverse standard deviations; 0 for those of constant columns."""
+    wide = columns.double()
+    std = wide.std(0, correction=0)
+    varies = std > 1e-6 * wide.abs().amax(0)
+    return wide.mean(0), torch.where(varies, 1 / std, 0.0)
 
 
 def named(prefix: str, module: nn.Module) -> dict[str, Tensor]:
