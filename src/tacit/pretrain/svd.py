@@ -36,9 +36,9 @@ _SPARE = 16
 
 @final
 class SingularBottom(FrozenBottom):
-    """The sum of one vector for each value of a row, moved and scaled as a whole.
+    """The sum of one vector for each value of a row: ``z = sum_j P[code_j(x_j)] - mean``.
 
-    ``z = (sum_j P[code_j(x_j)] - mean) * factor``; a value that was too rare has the vector 0.
+    A value that was too rare has the vector 0.
     """
 
     edges: Tensor
@@ -136,7 +136,10 @@ class SingularVectors(Pretrainer):
         of_bins = torch.bmm(curves.reshape(-1, _BINS, _CURVES), by_column).flatten(0, 1)
         none = torch.zeros(1, self.width)
         vectors = torch.cat([none, of_bins, of_values * weights[:, None]])
-        return _scaled(edges, torch.where(codes > 0, codes + bins, 0), vectors, places, progress)
+        places_to_vectors = [torch.arange(1, bins + 1), torch.where(codes > 0, codes + bins, 0)]
+        state = _scaled(edges, torch.cat(places_to_vectors), vectors, places)
+        progress(1, 1)
+        return state
 
     def bottom(self, inputs: Inputs, state: State) -> FrozenBottom:
         """Return the sums of vectors."""
@@ -180,17 +183,12 @@ def bin_curves(bins: Tensor, columns: int) -> Tensor:
     return (curves - (shares[..., None] * curves).sum(1, keepdim=True)).flatten(0, 1)
 
 
-def _scaled(
-    edges: Tensor, codes: Tensor, vectors: Tensor, places: Tensor, progress: OnProgress
-) -> State:
+def _scaled(edges: Tensor, codes: Tensor, vectors: Tensor, places: Tensor) -> State:
     """Return the bottom's tensors, moved and scaled so that rows have mean 0 and mean square 1."""
-    bins = edges.shape[0] * _BINS
-    whole = torch.cat([torch.arange(1, bins + 1), codes])
-    sums = embedding_bag(whole[places], vectors, mode="sum")
+    sums = embedding_bag(codes[places], vectors, mode="sum")
     mean = sums.mean(0)
     factor = 1 / (sums - mean).square().mean().sqrt().clamp(min=1e-12)
-    progress(1, 1)
-    return {"edges": edges, "codes": whole, "vectors": vectors * factor, "mean": mean * factor}
+    return {"edges": edges, "codes": codes, "vectors": vectors * factor, "mean": mean * factor}
 
 
 def _sparse(curves: Tensor, codes: Tensor, weights: Tensor) -> Any:  # noqa: ANN401 - scipy's
