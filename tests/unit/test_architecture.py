@@ -20,7 +20,7 @@ LAYERS = (
     {"measure"},
     {"accounting"},
     {"protect", "attack", "nets", "data", "objective"},
-    {"evaluate"},
+    {"evaluate", "pretrain"},
     {"guard", "monitor"},
     {"tape", "plugins"},
     {"training"},

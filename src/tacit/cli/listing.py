@@ -13,7 +13,9 @@ from rich.table import Table
 from tacit.cli.plugin_option import Plugins
 from tacit.spec import Entry
 
-app = typer.Typer(help="List protections, attacks, models or objectives.", no_args_is_help=True)
+app = typer.Typer(
+    help="List protections, attacks, models, objectives or pretrainers.", no_args_is_help=True
+)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -62,6 +64,15 @@ def objectives(_plugins: Plugins = None, as_json: AsJson = False) -> None:
 
     rows = [{**_describe(entry), "guarantee": entry.guarantee} for entry in OBJECTIVES]
     _show("objectives", rows, as_json)
+
+
+@app.command("pretrain")
+def pretrain(as_json: AsJson = False) -> None:
+    """List every way to train a bottom without labels, with what its embeddings show."""
+    from tacit.pretrain import PRETRAINERS  # noqa: PLC0415 - torch loads only when it is used
+
+    rows = [{**_describe(entry), "guarantee": entry.guarantee} for entry in PRETRAINERS]
+    _show("pretrain", rows, as_json)
 
 
 def _describe(entry: Entry[Any]) -> dict[str, str]:
