@@ -213,7 +213,8 @@ def _tables() -> tuple[dict[str, Any], ...]:
     from tacit.data.catalog import ENTRIES  # noqa: PLC0415 - as above
     from tacit.nets import MODELS  # noqa: PLC0415 - as above
     from tacit.objective import OBJECTIVES  # noqa: PLC0415 - as above
+    from tacit.pretrain import PRETRAINERS  # noqa: PLC0415 - as above
     from tacit.protect import LABELS, PROTECTIONS  # noqa: PLC0415 - as above
 
-    registries = (PROTECTIONS, LABELS, ATTACKS, MODELS, OBJECTIVES)
+    registries = (PROTECTIONS, LABELS, ATTACKS, MODELS, OBJECTIVES, PRETRAINERS)
     return (*(registry.entries for registry in registries), ENTRIES)
