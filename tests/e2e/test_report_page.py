@@ -50,6 +50,10 @@ PICTURED = """[...document.querySelectorAll(".tiles img")].map((img) => {
   canvas.drawImage(img, 0, 0);
   return [img.naturalWidth, canvas.getImageData(0, 0, 1, 1).data[0], img.parentElement.innerText];
 })"""
+# Every plot is as wide as its place; a page on a new screen draws its plots again, a moment later.
+FITTED = """[...document.querySelectorAll(".canvas")].every((canvas) =>
+  canvas.querySelector(".main-svg").clientWidth
+    === Math.floor(canvas.getBoundingClientRect().width))"""
 HIDDEN = """[...document.querySelectorAll("table")].filter((table) =>
   !table.checkVisibility() || !table.getBoundingClientRect().height).length"""
 
@@ -221,10 +225,7 @@ def test_printing_fits_the_plots_to_the_sheet_and_puts_the_page_back(page):
     widths = "[...document.querySelectorAll('.canvas .main-svg')].map((s) => s.clientWidth)"
     _, tab = page
     tab.show(media="")
-    tab.until(  # a page on a new screen draws its plots again, a moment later
-        "[...document.querySelectorAll('.canvas')].every((c) => c.querySelector('.main-svg')"
-        ".clientWidth === Math.floor(c.getBoundingClientRect().width))"
-    )
+    tab.until(FITTED)
     before = tab.run(widths)
     tab.run("window.dispatchEvent(new Event('beforeprint'))")
     assert max(tab.run(widths)) <= 660
@@ -232,6 +233,14 @@ def test_printing_fits_the_plots_to_the_sheet_and_puts_the_page_back(page):
     assert tab.run(widths) == before
     assert tab.run("document.querySelectorAll('details[open]').length") == 0
     assert base64.b64decode(tab.call("Page.printToPDF")["data"]).startswith(b"%PDF")
+
+
+@on("published marvell")
+def test_plots_follow_the_room_they_have_also_when_the_window_stays(page):
+    _, tab = page
+    tab.until(FITTED)
+    tab.run("document.body.style.paddingRight = '300px'")
+    tab.until(FITTED)
 
 
 def test_a_page_without_scripts_still_has_its_numbers(browser, pages, tmp_path):

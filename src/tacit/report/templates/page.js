@@ -5,6 +5,8 @@
   const NARROW = 520, PRINTED = 660, LEGEND_LINE = 19;
   const boxes = [...document.querySelectorAll("figure.plot")];
 
+  const roomOf = (canvas) => Math.floor(canvas.getBoundingClientRect().width);
+
   function draw(box, width) {
     const canvas = box.querySelector(".canvas");
     const {data, layout, choices} = JSON.parse(box.querySelector(":scope > script").textContent);
@@ -14,7 +16,7 @@
       layout[axis + "axis"].title.text = chosen.name;
     }
     const widest = parseFloat(getComputedStyle(canvas).maxWidth) || Infinity;
-    const room = Math.min(widest, width || Math.floor(canvas.getBoundingClientRect().width));
+    const room = Math.min(widest, width || roomOf(canvas));
     const font = {...layout.font, size: room < NARROW ? 12 : 13};
     // A legend of many lines would take its room from the plot: give it room of its own.
     const most = layout.showlegend ? LEGEND_LINE * data.length : 0;
@@ -42,21 +44,33 @@
     }
   }
 
-  let last = window.innerWidth, waiting = 0;
-  window.addEventListener("resize", () => {
-    if (window.innerWidth === last) return;  // a phone's bars come and go while one scrolls
-    last = window.innerWidth;
+  // A plot is drawn again when the room it has on the screen changes, whatever the reason.
+  let waiting = 0, printing = false;
+  const fit = () => {
+    if (printing) return;
+    for (const box of boxes) {
+      const canvas = box.querySelector(".canvas"), drawn = canvas.querySelector(".main-svg");
+      const room = roomOf(canvas);
+      if (drawn && room && drawn.clientWidth !== room) draw(box);
+    }
+  };
+  const soon = () => {
     clearTimeout(waiting);
-    waiting = setTimeout(all, 100);
-  });
+    waiting = setTimeout(fit, 100);
+  };
+  const watch = new ResizeObserver(soon);
+  boxes.forEach((box) => watch.observe(box.querySelector(".canvas")));
+  window.addEventListener("resize", soon);
 
   // On paper everything is shown, in the width of a sheet.
   const closed = new Set();
   window.addEventListener("beforeprint", () => {
+    printing = true;
     document.querySelectorAll("details:not([open])").forEach((d) => { closed.add(d); d.open = true; });
     all(PRINTED);
   });
   window.addEventListener("afterprint", () => {
+    printing = false;
     closed.forEach((d) => { d.open = false; });
     closed.clear();
     all();
