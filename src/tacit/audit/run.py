@@ -12,7 +12,9 @@ from torch import Tensor
 from tacit.attack import Attack
 from tacit.audit.attack_choice import choose
 from tacit.audit.attack_run import AttackRun, confusions, start_run
+from tacit.audit.feature_table import FeatureTable
 from tacit.audit.gallery import Gallery, Images, RecoveredLabels
+from tacit.audit.inputs import inputs_only, inputs_record
 from tacit.audit.result import FORMAT, AuditResult, histogram, roc
 from tacit.audit.row_window import Features, RowWindow, baseline_of, read_features
 from tacit.audit.table import AuditClaim, row_of, supervised_row
@@ -30,9 +32,10 @@ Progress = Callable[[str, int, int], None]
 
 def run_audit(
     tape: Tape | Path | str,
-    truth: Labels,
+    truth: Labels | None = None,
     attacks: Sequence[str | Attack] | None = None,
     *,
+    inputs: FeatureTable | None = None,
     certificate: Certificate | Mapping[str, Any] | None = None,
     features: Features | None = None,
     images: Images | None = None,
@@ -45,8 +48,10 @@ def run_audit(
 
     Args:
         tape: what the feature party saw: a path, or any iterable of views.
-        truth: the labels: a path, a mapping from id to label, or an array in row order.
+        truth: the labels: a path, a mapping from id to label, or an array in row order; it may
+            be left out where only ``inputs`` are audited.
         attacks: specs; by default all that apply.
+        inputs: features by column: the record also says how well embeddings show them.
         certificate: what the protection claims of one release; a mapping may name the label
             mechanism beside it, as ``labels``.
         features: the raw features for the prediction baseline, row ``i`` for example ``i``;
@@ -70,6 +75,11 @@ def run_audit(
     recording = _recording(tape)
     report = progress or (lambda _what, _done, _of: None)
     report("reading", 0, 1)
+    if truth is None:
+        if inputs is None:
+            raise UsageError("an audit needs the labels or the features of the tape's examples")
+        alone = inputs_record(recording, inputs, seed=seed, progress=report)
+        return AuditResult({"format": FORMAT, **inputs_only(recording, alone)})
     summary = summarise(recording)
     labels = Truth.read(truth, recording, summary)
     chosen, skipped = choose(attacks, summary, labels)
@@ -84,7 +94,11 @@ def run_audit(
         seed=seed,
         progress=report,
     )
-    return audit.run(chosen, skipped, features)
+    result = audit.run(chosen, skipped, features)
+    if inputs is None:
+        return result
+    shown = inputs_record(recording, inputs, seed=seed, progress=report)
+    return replace(result, record={**result.record, **shown})
 
 
 @final

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tacit.cli.audit_images import images_of
+from tacit.cli.audit_inputs import features_of, inputs_table
 from tacit.cli.plugin_option import Plugins
 from tacit.errors import UsageError
 
@@ -37,6 +38,13 @@ def audit(
     features: Annotated[
         Path | None, typer.Option(help=".npy for the baseline, row i for example i.")
     ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(help="CSV, Parquet or data set: what embeddings show of these columns."),
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="The id's column in --inputs. [that of its schema, or id]")
+    ] = None,
     images: Annotated[
         str | None, typer.Option(help="Data set whose pictures to show. [the run's own]")
     ] = None,
@@ -54,20 +62,26 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Attack a tape with everything there is, and judge the attacks by the labels."""
-    tape, truth, certificate = _input_files(tape, truth, certificate)
+    tape, truth, certificate = _input_files(tape, truth, certificate, inputs=inputs is not None)
     if out is not None and not out.resolve().parent.is_dir():
         raise UsageError(f"--out {out}: there is no directory {out.parent}")
     if out is not None and out.is_dir():
         raise UsageError(f"--out {out}: is a directory: name a file in it")
+    specs = _specs(attacks, ctx.args)
+    if truth is None and specs is not None:
+        raise UsageError(f"--attacks {specs[0]}: attacks find labels, give --truth to judge them")
+    if inputs is None and id_column is not None:
+        raise UsageError(f"--id-column {id_column}: is of the file that --inputs names, give that")
     result = audit_tape(
         tape,
         truth,
-        _specs(attacks, ctx.args),
+        specs,
         layer=layer,
         quiet=as_json,
         certificate=claim_of(certificate),
         features=features,
-        images=images_of(tape, images, data_dir, shown=out is not None),
+        inputs=None if inputs is None else features_of(tape, inputs, id_column, data_dir),
+        images=images_of(tape, images, data_dir, shown=out is not None and truth is not None),
         threshold=threshold,
         seconds=seconds,
         seed=seed,
@@ -77,17 +91,32 @@ def audit(
     if as_json:
         typer.echo(result.to_json())
         return
-    Console().print(table_of(result))
-    typer.echo(result.record["verdict"])
-    for line in result.record["advice"]:
-        typer.echo(f"- {line}")
+    _print(result)
     if out is not None:
         typer.echo(f"The report is in {out}")
 
 
+def _print(result: AuditResult) -> None:
+    """Print the findings about labels, then those about inputs."""
+    if result.table:
+        Console().print(table_of(result))
+        typer.echo(result.record["verdict"])
+    for line in result.record.get("advice", ()):
+        typer.echo(f"- {line}")
+    if "inputs" in result.record:
+        Console().print(inputs_table(result.record))
+        about = result.record["inputs_about"]
+        typer.echo(about["verdict"])
+        typer.echo(
+            f"The attacker knew {about['known']} rows; {about['judged']} others were judged."
+        )
+        if about["note"]:
+            typer.echo(about["note"])
+
+
 def audit_tape(
     tape: Path,
-    truth: Path,
+    truth: Path | None,
     attacks: list[str] | None,
     *,
     layer: str | None = None,
@@ -154,12 +183,16 @@ def _specs(given: list[str] | None, more: list[str]) -> list[str] | None:
 
 
 def _input_files(
-    tape: Path, truth: Path | None, claim: Path | None
-) -> tuple[Path, Path, Path | None]:
-    """Return the files to read; a run directory holds the tape, labels and certificate."""
+    tape: Path, truth: Path | None, claim: Path | None, *, inputs: bool = False
+) -> tuple[Path, Path | None, Path | None]:
+    """Return the files to read; a run directory holds the tape, labels and certificate.
+
+    An audit of inputs needs no labels, and a run that sent no gradients has embeddings alone.
+    """
     run = tape if (tape / "results.json").is_file() else tape.parent
     if run == tape:
         found = sorted(run.glob("feature_party_*.tape"))
+        found = found or (sorted(run.glob("embeddings_*.npz")) if inputs else [])
         if not found:
             raise UsageError(f"{tape}: this run was not recorded: train with --record")
         tape = found[0]
@@ -168,7 +201,7 @@ def _input_files(
         truth = beside if truth is None and beside.is_file() else truth
         results = run / "results.json"
         claim = results if claim is None and results.is_file() else claim
-    if truth is None:
+    if truth is None and not inputs:
         raise UsageError("--truth is missing: give a CSV file with the header id,label")
     return tape, truth, claim
 

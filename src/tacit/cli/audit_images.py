@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tacit.cli.run_config import config_beside
 from tacit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def images_of(tape: Path, name: str | None, data_dir: Path | None, *, shown: boo
     from tacit.audit import Images  # noqa: PLC0415 - loads torch
     from tacit.data import has_pictures  # noqa: PLC0415 - loads numpy
 
-    config = _config(tape.parent / "config.toml") if tape.suffix == ".tape" else None
+    config = config_beside(tape)
     if name is not None:
         own = config if config is not None and config.dataset == name else None
         try:
@@ -59,13 +60,3 @@ def _loaded(
         class_names=found.class_names,
         required=required,
     )
-
-
-def _config(path: Path) -> TrainConfig | None:
-    """Return the configuration of a run of ``tacit train``, or None if this is none."""
-    from tacit.experiment.config import read_config  # noqa: PLC0415 - loads torch
-
-    try:
-        return read_config(path, {})
-    except UsageError:
-        return None

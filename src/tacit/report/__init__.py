@@ -1,6 +1,7 @@
 """Pages made for people, from plain records: one self-contained HTML file each."""
 
 from tacit.report.audit import audit_page
+from tacit.report.axes import three_axes
 from tacit.report.blocks import (
     Badge,
     Facts,
@@ -38,5 +39,6 @@ __all__ = [
     "sweep_plots",
     "sweep_svg",
     "table_text",
+    "three_axes",
     "write_page",
 ]

@@ -28,6 +28,7 @@ from tacit.report.blocks import (
     Verdict,
 )
 from tacit.report.figures import bars
+from tacit.report.inputs import inputs_facts, inputs_section
 from tacit.report.page import write_page
 from tacit.report.plots import Dot, dots
 from tacit.report.png import Pixels
@@ -94,10 +95,14 @@ def audit_page(
     audit = Fields(kept, "")
     rows = sorted(audit.rows("table"), key=_strength, reverse=True)
     order = _order(audit, rows)
+    if not rows and audit.part("inputs_about") is not None:
+        _inputs_page(path, audit, kept)
+        return
     blocks: list[PageBlock] = [
         Verdict(audit.text("state"), audit.text("verdict")),
         Facts(_facts(audit, rows)),
         *_by_attack(rows),
+        *inputs_section(audit),
         *over_epochs(audit, order),
         *sorted_over_epochs(audit, order),
         *confusion(audit, order),
@@ -116,6 +121,23 @@ def audit_page(
         subtitle=f"Recording: {source or 'not named'}. Labels: {truth or 'not named'}.",
         blocks=blocks,
         record=kept,
+    )
+
+
+def _inputs_page(path: Path, audit: Fields, record: Mapping[str, Any]) -> None:
+    """Write the page of an audit that had no labels, only features."""
+    source = audit.part_or_empty("tape").text("source")
+    features = audit.part_or_empty("inputs_about").text("source")
+    write_page(
+        path,
+        title="Input leakage audit",
+        subtitle=f"Recording: {source or 'not named'}. Features: {features or 'not named'}.",
+        blocks=[
+            Verdict(audit.text("state"), audit.text("verdict")),
+            Facts(inputs_facts(audit)),
+            *inputs_section(audit),
+        ],
+        record=record,
     )
 
 

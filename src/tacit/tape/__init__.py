@@ -2,6 +2,6 @@
 
 from tacit.tape.columns import ColumnTape
 from tacit.tape.imports import open_tape
-from tacit.tape.tape import RecordedTape, Recording, TapeWriter
+from tacit.tape.tape import RecordedTape, Recording, Sent, TapeWriter
 
-__all__ = ["ColumnTape", "RecordedTape", "Recording", "TapeWriter", "open_tape"]
+__all__ = ["ColumnTape", "RecordedTape", "Recording", "Sent", "TapeWriter", "open_tape"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from tacit.errors import UsageError
-from tacit.tape.tape import Recording
+from tacit.tape.tape import Recording, Sent
 from tacit.types import View
 
 Array = npt.NDArray[Any]
@@ -61,9 +61,13 @@ class ColumnTape(Recording):
 
     @classmethod
     def of(cls, columns: Mapping[str, Array], *, source: str = "the arrays") -> ColumnTape:
-        """Return the tape of whole columns in memory, or mapped from files."""
-        known = _known(columns, source)
-        count = len(known["grads"])
+        """Return the tape of whole columns in memory, or mapped from files.
+
+        Without gradients it has no views, only what was ``sent``.
+        """
+        first = _first_column(columns)
+        known = _known(columns, source, first)
+        count = len(known[first])
 
         def chunks() -> Iterator[Columns]:
             for start in range(0, count, _CHUNK):
@@ -73,20 +77,33 @@ class ColumnTape(Recording):
 
     def __iter__(self) -> Iterator[View]:
         """Yield one view per step, oldest first."""
+        return map(self._view, self._steps("grads"))
+
+    def sent(self) -> Iterator[Sent]:
+        """Yield the embeddings of each step, also where there are no gradients."""
+        for columns in self._steps("embeddings"):
+            yield Sent(
+                ids=self.encode_ids(columns["ids"]),
+                epoch=int(columns["epoch"][0]),
+                embeddings=_tensor(columns["embeddings"]),
+            )
+
+    def _steps(self, needed: str) -> Iterator[Columns]:
+        """Yield the columns of each step, of which ``needed`` must be one."""
         splitter = _StepSplitter(stepwise=self._stepwise, source=self.source)
         row = 0
         for chunk in self._chunks():
-            known = _known(chunk, self.source)
-            row += len(known["grads"])
-            yield from map(self._view, splitter.add(known) if len(known["grads"]) else ())
+            known = _known(chunk, self.source, needed)
+            row += len(known[needed])
+            yield from splitter.add(known, count=len(known[needed])) if len(known[needed]) else ()
         if not row:
             raise UsageError(f"{self.source}: holds no rows: record some steps first")
-        yield from map(self._view, splitter.rest())
+        yield from splitter.rest()
 
     def __len__(self) -> int:
         """Return how many rows there are."""
         if self._rows is None:
-            self._rows = sum(len(_known(c, self.source)["grads"]) for c in self._chunks())
+            self._rows = sum(len(c[_first_column(c)]) for c in map(_by_name, self._chunks()))
         return self._rows
 
     def _view(self, columns: Columns) -> View:
@@ -143,9 +160,9 @@ class _StepSplitter:
         self._count, self._step, self._epoch, self._next_id = 0, 0, 0, 0
         self._seen: set[object] = set()
 
-    def add(self, columns: Columns) -> Iterator[Columns]:
-        """Take rows in; yield every step that is complete."""
-        columns = self._numbered(columns)
+    def add(self, columns: Columns, *, count: int) -> Iterator[Columns]:
+        """Take ``count`` rows in; yield every step that is complete."""
+        columns = self._numbered(columns, count)
         changes = (np.diff(columns["step"]) != 0) | (np.diff(columns["epoch"]) != 0)
         ends = [*(np.flatnonzero(changes) + 1).tolist(), len(columns["step"])]
         for start, end in zip([0, *ends], ends, strict=False):
@@ -173,9 +190,8 @@ class _StepSplitter:
                 "one: sort the rows by epoch and step, or give the epoch"
             )
 
-    def _numbered(self, columns: Columns) -> Columns:
+    def _numbered(self, columns: Columns, count: int) -> Columns:
         """Return the columns with ids, steps and epochs filled in where they are missing."""
-        count = len(columns["grads"])
         found = dict(columns)
         if "epoch" not in found:
             found["epoch"] = self._epochs(found.get("ids"), count)
@@ -215,24 +231,45 @@ class _StepSplitter:
         return steps
 
 
-def _known(columns: Mapping[str, Array], source: str) -> dict[str, Array]:
-    """Return the known columns under their canonical names, or raise if grads are missing."""
-    found = {canonical(n): v for n, v in columns.items() if canonical(n) in NAMES}
-    if "grads" not in found:
+def _by_name(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the known columns under their canonical names."""
+    return {canonical(n): v for n, v in columns.items() if canonical(n) in NAMES}
+
+
+def _first_column(columns: Mapping[str, Array]) -> str:
+    """Return the column that the others are as long as: gradients, or embeddings alone."""
+    found = _by_name(columns)
+    return "embeddings" if "grads" not in found and "embeddings" in found else "grads"
+
+
+def _known(columns: Mapping[str, Array], source: str, needed: str) -> dict[str, Array]:
+    """Return the known columns by name, or raise if the one that is needed is missing."""
+    found = _by_name(columns)
+    if needed not in found:
         names = "".join(c if c.isprintable() else "?" for c in ", ".join(columns))[:200]
-        raise UsageError(f"{source}: has no grads, only {names or 'nothing'}")
-    grads = found["grads"]
-    if grads.dtype.kind != "f":
-        raise UsageError(f"{source}: grads must be floats, got {grads.dtype}: convert to float32")
-    if grads.ndim == 0 or 0 in grads.shape[1:]:
-        raise UsageError(f"{source}: grads must be [N, ...], got shape {grads.shape}")
+        raise UsageError(
+            f"{source}: has no {needed}, only {names or 'nothing'}{_way_out(needed, found)}"
+        )
+    first = _first_column(found)
+    rows = found[first]
+    if rows.dtype.kind != "f":
+        raise UsageError(f"{source}: {first} must be floats, got {rows.dtype}: convert to float32")
+    if rows.ndim == 0 or 0 in rows.shape[1:]:
+        raise UsageError(f"{source}: {first} must be [N, ...], got shape {rows.shape}")
     for name, values in found.items():
-        if values.ndim == 0 or len(values) != len(grads):
+        if values.ndim == 0 or len(values) != len(rows):
             raise UsageError(
-                f"{source}: {name} must have {len(grads)} rows like grads, got shape {values.shape}"
+                f"{source}: {name} must have {len(rows)} rows like {first}, got shape "
+                f"{values.shape}"
             )
         found[name] = _checked(name, values, source)
     return found
+
+
+def _way_out(needed: str, found: Mapping[str, Array]) -> str:
+    if needed == "embeddings":
+        return ": record what was sent, only that can show inputs"
+    return ": that shows inputs only, give --inputs and no --truth" if "embeddings" in found else ""
 
 
 def _checked(name: str, values: Array, source: str) -> Array:

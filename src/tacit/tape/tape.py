@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
@@ -50,6 +51,16 @@ from tacit.types import Cut, Release, View
 _PART_BYTES = 1 << 30
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sent:
+    """What the feature party sent in one step: an embedding ``[B, ...]`` for each example."""
+
+    ids: Tensor
+    epoch: int
+    embeddings: Tensor
+
+
 class Recording(ABC):
     """A tape that can be read any number of times, with one batch in memory at a time.
 
@@ -67,6 +78,16 @@ class Recording(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[View]:
         """Yield one view per step, oldest first."""
+
+    def sent(self) -> Iterator[Sent]:
+        """Yield the embeddings of each step; a tape may have these alone, without gradients."""
+        for view in self:
+            if view.embeddings is None or view.ids is None:
+                raise UsageError(
+                    f"{self.source}: has no embeddings, and only they can show inputs: record "
+                    "them, with embeddings= in every step"
+                )
+            yield Sent(ids=view.ids, epoch=view.epoch or 0, embeddings=view.embeddings)
 
     def encode_ids(self, ids: npt.NDArray[Any]) -> Tensor:
         """Return ids as int64: integers as they are, text by the order of first appearance."""
