@@ -124,7 +124,7 @@ def audit_inputs(
         found, methods = _attack(task, seed, progress or (lambda _what, _done, _of: None))
     rows = _judge(task, found, methods, rng)
     return InputAudit(
-        rows=tuple(sorted(rows, key=lambda row: -2.0 if row.gain is None else row.gain)[::-1]),
+        rows=tuple(sorted(rows, key=lambda row: np.inf if row.gain is None else -row.gain)),
         known=told,
         judged=len(chosen) - told,
         width=sent.shape[1],

@@ -190,13 +190,14 @@ def _input_files(
     An audit of inputs needs no labels, and a run that sent no gradients has embeddings alone.
     """
     run = tape if (tape / "results.json").is_file() else tape.parent
-    if run == tape:
+    whole = run == tape
+    if whole:
         found = sorted(run.glob("feature_party_*.tape"))
         found = found or (sorted(run.glob("embeddings_*.npz")) if inputs else [])
         if not found:
             raise UsageError(f"{tape}: this run was not recorded: train with --record")
         tape = found[0]
-    if tape.suffix == ".tape":
+    if tape.suffix == ".tape" and (whole or not inputs):  # a tape by name: inputs alone
         beside = run / "labels.csv"
         truth = beside if truth is None and beside.is_file() else truth
         results = run / "results.json"

@@ -28,9 +28,9 @@ _READING = (
     "rebuild every column, and is judged on {judged} others. R2 is of numbers: 1 is every value, 0 "
     "no better than the mean. Accuracy is of categories, beside the share of the most frequent "
     "value (baseline). Gain is R2, or how much of what the baseline leaves open was found: the "
-    "worst columns come first, because a mean over columns hides them. Low and high are the interval of "
-    "R2 or accuracy. The decoder of a column is the one that does best on a part of the known "
-    "examples. Another attacker, or one who knows more, may rebuild more."
+    "worst columns come first, because a mean over columns hides them. Low and high are the "
+    "interval of R2 or accuracy. The decoder of a column is the one that does best on a part of "
+    "the known examples. Another attacker, or one who knows more, may rebuild more."
 )
 
 
