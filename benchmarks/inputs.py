@@ -26,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def label_free(name: str, seed: int, spec: str) -> Iterator[tuple[str, Callable[
         return {"auc": score, **summary(audit_inputs(sent, features, seed=seed))}
 
     for change in ("", *(CHANGES if spec == BOTTOMS[name][0] else ())):
-        yield change, lambda change=change: measure(change)
+        yield change, partial(measure, change)
 
 
 def summary(found: InputAudit) -> dict[str, Any]:
@@ -181,9 +182,7 @@ def main() -> None:
     header = "data set|bottom|sent|test AUC|mean R2|columns with R2 of .5|worst R2"
     print(f"| {header.replace('|', ' | ')} |\n|{' --- |' * (header.count('|') + 1)}")
     if args.trained:
-        runs = [
-            kept(f"credit-trained-{seed}", lambda seed=seed: trained(seed)) for seed in args.seeds
-        ]
+        runs = [kept(f"credit-trained-{seed}", partial(trained, seed)) for seed in args.seeds]
         for key, name in (("latest", "last epoch"), ("every", "all epochs together")):
             print(line(f"credit | trained end to end | {name}", [r | r[key] for r in runs]))
         return

@@ -168,7 +168,7 @@ def _trained(rows: Tensor, targets: Targets) -> nn.Module:
     held, fit = order[: len(rows) // _HELD], order[len(rows) // _HELD :]
     best, kept, since = float("inf"), model.state_dict(), 0
     for _ in range(_EPOCHS):
-        for batch in fit[torch.randperm(len(fit))].split(_BATCH):
+        for batch in torch.split(fit[torch.randperm(len(fit))], _BATCH):
             loss = _loss(model(rows[batch]), targets, numbers[batch], codes[batch])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -188,7 +188,7 @@ def _trained(rows: Tensor, targets: Targets) -> nn.Module:
 
 def _parted(found: Tensor, targets: Targets) -> tuple[Tensor, list[Tensor]]:
     """Return the numbers and the logits of each category out of a network's outputs."""
-    numbers, *parts = found.split([targets.numbers.shape[1], *targets.sizes], dim=1)
+    numbers, *parts = torch.split(found, [targets.numbers.shape[1], *targets.sizes], dim=1)
     return numbers, list(parts)
 
 
