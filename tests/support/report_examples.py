@@ -258,12 +258,83 @@ def odd():
     }
 
 
+def input_row(column, gain, *, baseline=None, width=0.02, **more):
+    """A column of numbers, or with a ``baseline`` of categories; no gain where it is constant."""
+    value = gain if baseline is None or gain is None else baseline + gain * (1 - baseline)
+    return {
+        "column": column,
+        "kind": "numeric" if baseline is None else "categorical",
+        "r2": value if baseline is None else None,
+        "accuracy": None if baseline is None else (1.0 if value is None else value),
+        "baseline": baseline or (0.0 if gain is not None else 1.0),
+        "gain": gain,
+        "method": "ridge" if (gain or 0) > 0.5 else "boosting",
+        "low": None if value is None else value - width,
+        "high": None if value is None else value + width,
+        "judged": 5000,
+        **more,
+    }
+
+
+def inputs(*, epochs=5):
+    """What an audit with ``--inputs`` adds to a record; of one epoch there is one table."""
+    names = [("LIMIT_BAL", 0.97, None), ("EDUCATION", 0.91, 0.47), (ODD, 0.62, None)]
+    names += [("a column with a name that is much longer than any plot has room for", 0.4, 0.8)]
+    names += [(f"PAY_{i}", 0.35 - i / 15, None) for i in range(6)]
+    rows = [input_row(name, gain, baseline=base) for name, gain, base in names]
+    rows += [input_row("constant", None), input_row("one value", None, baseline=1.0)]
+    every = [
+        input_row(r["column"], min(1, g + 0.2), baseline=r["accuracy"] and r["baseline"])
+        if (g := r["gain"]) is not None
+        else r
+        for r in rows
+    ]
+    return {
+        "inputs": rows,
+        "inputs_all_epochs": every if epochs > 1 else None,
+        "inputs_about": {
+            "source": "features.csv",
+            "verdict": "Embeddings show inputs: 8 of 12 columns rebuilt, 3 by half or more; the "
+            "worst is LIMIT_BAL, R2 0.97.",
+            "known": 1000,
+            "judged": 5000,
+            "examples": 27000,
+            "matched": 26000,
+            "width": 32,
+            "epochs": epochs,
+            "note": "" if epochs > 1 else "Only 800 rows have both embeddings and features.",
+            "seed": 0,
+        },
+    }
+
+
+def with_inputs():
+    """An audit of labels and inputs."""
+    return {**published_marvell(), **inputs()}
+
+
+def inputs_alone():
+    """An audit of embeddings that were sent once, without labels."""
+    found = inputs(epochs=1)
+    return {
+        "format": 1,
+        "verdict": found["inputs_about"]["verdict"],
+        "state": "leaks",
+        "tape": {"source": "embeddings_0.npz", "examples": 27000, "epochs": 1, "width": 32},
+        "table": [],
+        "worst": None,
+        **found,
+    }
+
+
 AUDITS = {
     "published marvell": published_marvell,
     "unprotected": unprotected,
     "nothing found": nothing_found,
     "empty": empty,
     "odd": odd,
+    "with inputs": with_inputs,
+    "inputs alone": inputs_alone,
 }
 
 

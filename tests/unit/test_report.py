@@ -89,6 +89,39 @@ def test_an_audit_page_contains_its_record_and_its_exact_numbers(tmp_path, recor
         assert page.values(field) == [row[field] for row in worst_first(record)], field
 
 
+def test_an_audit_page_has_every_column_the_worst_first(tmp_path):
+    for record in (AUDITS["with inputs"](), AUDITS["inputs alone"]()):
+        page = audit(tmp_path, record)
+        for field in ("r2", "accuracy", "low", "high", "baseline", "gain"):
+            found = page.values(f"input_{field}")
+            assert found == [row[field] for row in record["inputs"]], field
+        every = record["inputs_all_epochs"]
+        assert page.values("input_all_epochs") == [
+            row["r2"] if row["r2"] is not None else row["accuracy"] for row in every or ()
+        ]
+        assert record["inputs_about"]["verdict"] in page.text
+        assert "judged on 5,000 others" in page.text
+    assert "Only 800 rows" in page.text
+    assert "What is claimed" not in page.text  # without labels nothing is said of them
+    assert "What embeddings show" not in audit(tmp_path, published_marvell()).text
+
+
+def test_three_axes_draw_what_was_measured():
+    runs = {
+        "none": {"label_leak": 1.0, "input_leak": 0.6, "auc": 0.78},
+        "silent": {"label_leak": 0.5, "input_leak": 0.9, "auc": 0.77},
+        ODD: {"label_leak": None, "input_leak": 0.1, "auc": 0.7},
+        "not audited": {"label_leak": 0.6, "input_leak": None, "auc": 0.75},
+    }
+    plot = report.three_axes(runs)
+    (marks,) = plot.data
+    assert (marks["x"], marks["y"]) == ([0.6, 0.9, 0.1], [0.78, 0.77, 0.7])
+    assert marks["marker"]["size"][0] > marks["marker"]["size"][1]
+    assert "<script>" not in str(marks)
+    assert len(plot.rows) == 4
+    assert report.three_axes({}).rows == []
+
+
 def test_nothing_on_a_page_runs_or_loads_but_its_own_scripts(tmp_path, record):
     for page in (audit(tmp_path, record), runs(tmp_path, {ODD: RUNS["no protection"]})):
         kinds = [attrs.get("type") for attrs in page.all("script")]

@@ -131,7 +131,7 @@ def _table(rows: Sequence[Fields], every: Mapping[str, Fields]) -> TableBlock:
         [heading for _, heading in (*_COLUMNS, *later)],
         [[_cell(row, field, every) for field, _ in (*_COLUMNS, *later)] for row in rows],
         caption="What embeddings show of each column",
-        fields=[field for field, _ in (*_COLUMNS, *later)],
+        fields=[f"input_{field}" for field, _ in (*_COLUMNS, *later)],
     )
 
 
