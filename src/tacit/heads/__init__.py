@@ -1,10 +1,10 @@
 """Models on embeddings, trained by the label party on true labels; nothing of them is sent."""
 
-from tacit.heads.base import HEADS, Examples, FittedHead, Head, HeadSettings
+from tacit.heads.base import HEADS, EmbeddedRows, FittedHead, Head, HeadSettings
 from tacit.heads.net import Net
 from tacit.spec import parse
 
-__all__ = ["HEADS", "Examples", "FittedHead", "Head", "HeadSettings", "Net", "get", "names"]
+__all__ = ["HEADS", "EmbeddedRows", "FittedHead", "Head", "HeadSettings", "Net", "get", "names"]
 
 
 def get(spec: str | Head) -> Head:

@@ -28,7 +28,7 @@ Source: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Examples:
+class EmbeddedRows:
     """What a head predicts from, row by row.
 
     Attributes:
@@ -90,7 +90,7 @@ class FittedHead(ABC):
     fitted: Fitted
 
     @abstractmethod
-    def predict(self, examples: Examples, rows: Tensor) -> Tensor:
+    def predict(self, examples: EmbeddedRows, rows: Tensor) -> Tensor:
         """Return ``[B]`` probabilities of the positive class, or ``[B, classes]``."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Head(Specified, ABC):
     @abstractmethod
     def fit(
         self,
-        examples: Examples,
+        examples: EmbeddedRows,
         labels: Tensor,
         *,
         train: Tensor,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tacit import measure, objective
 from tacit.errors import InputError
-from tacit.heads.base import HEADS, Examples, Fitted, FittedHead, Head, HeadSettings, OnEpoch
+from tacit.heads.base import HEADS, EmbeddedRows, Fitted, FittedHead, Head, HeadSettings, OnEpoch
 from tacit.nets import Inputs
 from tacit.nets.embedding import FeatureEncoder
 from tacit.nets.initial_weights import draws_at, linear
@@ -105,7 +105,7 @@ class Net(Head):
 
     def fit(
         self,
-        examples: Examples,
+        examples: EmbeddedRows,
         labels: Tensor,
         *,
         train: Tensor,
@@ -160,7 +160,7 @@ class FittedNet(FittedHead):
     def __init__(self, model: DenseNet, loss: Loss, fitted: Fitted) -> None:
         self.model, self.fitted, self._loss = model, fitted, loss
 
-    def predict(self, examples: Examples, rows: Tensor) -> Tensor:
+    def predict(self, examples: EmbeddedRows, rows: Tensor) -> Tensor:
         """Return probabilities."""
         return torch.cat([*_probabilities(self.model, self._loss, examples, rows)])
 
@@ -179,7 +179,7 @@ class _Best:
         self.fitted = Fitted(epochs=0)
 
     def look(
-        self, model: DenseNet, examples: Examples, held: Tensor, labels: Tensor, epoch: int
+        self, model: DenseNet, examples: EmbeddedRows, held: Tensor, labels: Tensor, epoch: int
     ) -> bool:
         """Keep the weights if they are the best so far; return whether they are."""
         if not len(held):
@@ -219,7 +219,7 @@ def _loss(classes: int) -> Loss:
 def _epoch(
     model: DenseNet,
     optimizer: torch.optim.Optimizer,
-    examples: Examples,
+    examples: EmbeddedRows,
     labels: Tensor,
     train: Tensor,
     size: int,
@@ -239,7 +239,7 @@ def _epoch(
 
 @torch.no_grad()
 def _probabilities(
-    model: DenseNet, loss: Loss, examples: Examples, rows: Tensor
+    model: DenseNet, loss: Loss, examples: EmbeddedRows, rows: Tensor
 ) -> Iterator[Tensor]:
     for part in torch.split(rows, _CHUNK):
         yield loss.probabilities(model(*examples.take(part)))
