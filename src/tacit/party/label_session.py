@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tacit.errors import LostError, PeerError, SilenceError, UsageError
+from tacit.errors import PeerError, UsageError
 from tacit.party.acceptor import Acceptor, Accepts, PeerSession
 from tacit.party.alignment_cache import matching_of
 from tacit.party.build import objective_of
@@ -30,7 +30,6 @@ from tacit.party.state_files import (
     table_of,
     waiting_for,
 )
-from tacit.party.workers.collectives import WorkersLostError
 from tacit.party.workers.group import WorkerGroup, worker_group
 from tacit.state_dir import StateFolder
 from tacit.training.loop import Step, predict
@@ -110,8 +109,15 @@ class LabelSession(ABC):
 
         ``done`` hears of every finished step with its loss, and of the number of all.
         """
+        return self.finish(self.receive(listener, done))
+
+    def receive(self, listener: Accepts, done: Callable[[Step, int], None]) -> str:
+        """Do all that feature parties have a part in; return how it ended."""
         accepting = listener if self._workers is None else self._workers.accepting(listener)
-        ended = self.serve(acceptor_of(self.config, self.plan, accepting, self._log), done)
+        return self.serve(acceptor_of(self.config, self.plan, accepting, self._log), done)
+
+    def finish(self, ended: str) -> dict[str, Any]:
+        """Do what is left when no feature party is there any more; return what is known."""
         results = self._results(ended)
         self.folder.write("results.json", {"format": 1, **results})
         return results
@@ -148,25 +154,11 @@ class LabelSession(ABC):
 
         A peer that breaks the rules is refused and the run waits for one that does not.
         """
-        while True:
-            try:
-                self._begin()
-                peers = acceptor.gather(finished=self.state.finished())
-            except SilenceError:
-                return "finished; not every feature party said goodbye"
-            except WorkersLostError as error:
-                self._log(str(error))
-                continue
-            try:
-                with ExitStack() as stack:
-                    for peer in peers:
-                        stack.enter_context(peer.connection)
-                    self._converse(acceptor, peers, done)
-                return "finished"
-            except PeerError as error:
-                self._log(f"refused: {error}")
-            except LostError as error:
-                self._log(f"connection lost: {error}")
+        return acceptor.serve(
+            lambda peers: self._converse(acceptor, peers, done),
+            finished=self.state.finished,
+            begin=self._begin,
+        )
 
     def _converse(
         self, acceptor: Acceptor, peers: list[PeerSession], done: Callable[[Step, int], None]

@@ -22,8 +22,8 @@ from tacit.objective import Learner, Setting
 from tacit.party.acceptor import Acceptor, PeerSession
 from tacit.party.alignment_cache import predict_rounds
 from tacit.party.build import bottom_of, objective_of, top_of
+from tacit.party.calling import dialler
 from tacit.party.config import PartyConfig
-from tacit.party.feature_session import dialler
 from tacit.party.greeting import greet, stop_of
 from tacit.party.label_session import acceptor_of, listen
 from tacit.party.proxies import RemoteFeature, RemoteLabel
