@@ -10,6 +10,8 @@ from tacit.pretrain.contrastive import Contrastive
 from tacit.pretrain.concat import Concat
 from tacit.pretrain.random import RandomProjection
 from tacit.pretrain.auto import Auto
+from tacit.pretrain.coarse import Grid, noisy, packed, unpacked
+from tacit.pretrain.width import resolved
 
 __all__ = [
     "PRETRAINERS",
@@ -17,6 +19,7 @@ __all__ = [
     "Concat",
     "Contrastive",
     "FrozenBottom",
+    "Grid",
     "MaskedAutoencoder",
     "PatchClusters",
     "Pretrainer",
@@ -25,6 +28,10 @@ __all__ = [
     "SingularVectors",
     "get",
     "names",
+    "noisy",
+    "packed",
+    "resolved",
+    "unpacked",
 ]
 
 
