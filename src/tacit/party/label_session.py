@@ -100,6 +100,11 @@ class LabelSession(ABC):
             kept = self._workers.checkpoints(checkpoints_of(self.config))
         self.state: RunState[JournaledLabelEnd] = RunState(kept, self.plan, self._build)
 
+    @property
+    def awaits_peers(self) -> bool:
+        """Whether a feature party has something to do here: at least its goodbye."""
+        return True
+
     def close(self) -> None:
         """Let another process have the journal, and the other workers go."""
         self._open.close()
