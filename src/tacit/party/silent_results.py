@@ -10,9 +10,9 @@ from tacit.training.verdict import LIMIT
 from tacit.types import Certificate
 
 _WORDS = (
-    "Nothing that depends on labels was sent: no gradient, no loss, no stop. No attack on what the "
-    "feature parties saw can find more of the labels than their features tell. What embeddings "
-    "show of the inputs is measured by tacit audit --inputs."
+    "Nothing that depends on labels was sent. No attack on what the feature parties have seen can "
+    "find more of the labels than their features tell. What embeddings show of the inputs is "
+    "measured by tacit audit --inputs."
 )
 
 
