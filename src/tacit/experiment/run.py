@@ -82,7 +82,9 @@ class Experiment:
             config.objective, classes=classes, parties=len(self.columns), combine=config.combine
         )
         train_rows, self.test_rows = data.split(self.table, seed=config.seed)
-        self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
+        self.train_rows, self.held_rows = held_out(
+            train_rows, config.hold_out, groups=self.table.groups
+        )
         self.reader = TableReader(
             self.table,
             bins=config.bins,

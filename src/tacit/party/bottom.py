@@ -25,8 +25,9 @@ from tacit.errors import InputError, UsageError
 from tacit.party.config import PartyConfig
 from tacit.party.state_files import ENCODING, Log
 from tacit.pretrain import FrozenBottom, Grid, Pretrainer
+from tacit.pretrain.progress import State
 from tacit.rng import Key
-from tacit.state_dir import StateFolder, kept_secret
+from tacit.state_dir import StateFolder, kept_secret, remove_own
 from tacit.training.party import Rows
 
 TENSORS, FACTS = "bottom.safetensors", "bottom.json"
@@ -189,6 +190,7 @@ def _fitted(
         categorical,
         seed=config.seed,
         progress=_Tenths(log, str(method)),
+        kept=(unfinished := _Unfinished(folder, f"{method}, seed {config.seed}")),
     )
     tensors = {**bottom.state_dict(), **_sent(config, bottom, table)}
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
@@ -203,6 +205,7 @@ def _fitted(
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     folder.write(FACTS, facts)
+    unfinished.remove()
     return facts
 
 
@@ -224,6 +227,29 @@ def _sent(config: PartyConfig, bottom: FrozenBottom, table: data.PartyTable) -> 
         grid = Grid.of(z, config.embed_bits)
         found |= {_LOW: grid.low, _STEP: grid.step}
     return found
+
+
+@final
+class _Unfinished:
+    """An unfinished training in a state folder; one of another method is another file."""
+
+    def __init__(self, folder: StateFolder, training: str) -> None:
+        name = hashlib.sha256(training.encode()).hexdigest()[:16]
+        self._folder, self._name = folder, f"pretraining-{name}.safetensors"
+
+    def load(self) -> State | None:
+        """Return the tensors that were saved last; None without any."""
+        content = self._folder.read_bytes(self._name)
+        return None if content is None else load(content)
+
+    def save(self, tensors: State, done: int) -> None:  # noqa: ARG002 - it is in the tensors
+        """Keep these tensors in the place of those before."""
+        content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
+        write_whole(self._folder.path / self._name, content)
+
+    def remove(self) -> None:
+        """Remove what is not needed any more."""
+        remove_own(self._folder.path / self._name)
 
 
 @final

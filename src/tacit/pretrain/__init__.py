@@ -1,6 +1,7 @@
 """Bottom models that a feature party trains alone, without labels, and then freezes."""
 
 # ruff: noqa: I001 - methods are listed in the order in which they are imported here
+from tacit.pretrain.progress import Kept, FitProgress
 from tacit.pretrain.base import PRETRAINERS, FrozenBottom, Pretrainer
 from tacit.pretrain.svd import SingularVectors
 from tacit.pretrain.pca import PrincipalComponents
@@ -18,8 +19,10 @@ __all__ = [
     "Auto",
     "Concat",
     "Contrastive",
+    "FitProgress",
     "FrozenBottom",
     "Grid",
+    "Kept",
     "MaskedAutoencoder",
     "PatchClusters",
     "Pretrainer",
