@@ -184,13 +184,14 @@ def _fitted(
     inputs = nets.Inputs(*table.inputs)
     numeric, categorical = table.take(np.arange(len(table)))
     log(f"{method} learns from all {len(table)} rows of {table.name}, without labels")
+    unfinished = _Unfinished(folder, f"{method}, seed {config.seed}")
     bottom = method.fit(
         inputs,
         numeric,
         categorical,
         seed=config.seed,
         progress=_Tenths(log, str(method)),
-        kept=(unfinished := _Unfinished(folder, f"{method}, seed {config.seed}")),
+        kept=unfinished,
     )
     tensors = {**bottom.state_dict(), **_sent(config, bottom, table)}
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()})
