@@ -177,7 +177,8 @@ def test_a_whole_column_of_one_class_is_refused_before_anybody_is_listened_to(tm
 def test_labels_of_one_class_fail_when_the_peer_is_gone_and_it_sees_nothing_of_it(tmp_path):
     usual = silent_pair(tmp_path / "usual", rows=ROWS)
     pair = usual.copy(tmp_path / "one")
-    theirs = {line.split(",")[0] for line in (usual.folder / "platform" / "features.csv").open()}
+    features = (usual.folder / "platform" / "features.csv").read_text()
+    theirs = {line.split(",")[0] for line in features.splitlines()}
     common = [line.split(",")[0] in theirs for line in labels_of(pair)[1:]]
     relabel(pair, lambda number: not common[number])
     traffic = {"one": Traffic(), "usual": Traffic()}

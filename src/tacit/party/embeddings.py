@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -55,8 +56,7 @@ class UploadForm:
     @classmethod
     def of(cls, plan: TrainingPlan, rows: int) -> UploadForm:
         """Return the form of an upload by a plan."""
-        (width,) = plan.cut
-        return cls(rows=rows, width=width, bits=plan.embed_bits)
+        return cls(rows=rows, width=prod(plan.cut), bits=plan.embed_bits)
 
     @property
     def before(self) -> int:
@@ -111,8 +111,10 @@ class StoredEmbeddings:
 
     @property
     def complete(self) -> bool:
-        """Whether all rows are here."""
-        return self._facts is not None and self.due == self.form.parts
+        """Whether all of these rows are here."""
+        facts = self._facts
+        same = facts is not None and facts["common"] == self._common
+        return same and self.due == self.form.parts
 
     @property
     def dismissed(self) -> bool:

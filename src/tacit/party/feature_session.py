@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, final
+
+from safetensors.torch import save
 
 from tacit.party.alignment_cache import keep_matching, matching_of, rounds_of
 from tacit.party.backoff import Backoff
 from tacit.party.build import OwnColumns, build_feature
 from tacit.party.calling import Caller, dialler
 from tacit.party.config import PartyConfig
+from tacit.party.embeddings import UploadForm
 from tacit.party.greeting import greet
 from tacit.party.proxies import RemoteLabel
 from tacit.party.record_exchange import RecordCopy, hand_back
@@ -27,6 +31,7 @@ from tacit.party.state_files import (
     table_of,
     waiting_for,
 )
+from tacit.party.upload import UPLOADED, send_embeddings
 from tacit.party.workers.group import worker_group
 from tacit.state_dir import StateFolder
 from tacit.tape.tape import TapeWriter
@@ -121,7 +126,7 @@ class FeatureSession:
         return caller.talk(
             converse,
             position=lambda: self.state.position,
-            finished=self.state.finished,
+            finished=self._finished,
             begin=begin,
             ended=self.state.save,
         )
@@ -218,9 +223,32 @@ class FeatureSession:
             save=save,
             depth=self.plan.depth,
         )
+        if self.config.private_head:
+            self._upload(connection, common, schedule.steps)
         # Answered when every feature party has its last state: until then any may have to go back.
         connection.send(CheckpointMessage(step=schedule.steps - 1))
         connection.receive(CheckpointMessage)
+
+    def _finished(self) -> bool:
+        """Whether nothing but a goodbye is left."""
+        done = self.state.finished()
+        if not done or not self.config.private_head:
+            return done
+        return bool(self.folder.read(UPLOADED) == {"format": 1, "steps": self.state.stops()[-1]})
+
+    def _upload(self, connection: Connection, common: Alignment, steps: int) -> None:
+        """Send embeddings of all common rows by the trained bottom, for the label party's head."""
+        party, bottom = self.state.party, self.state.built
+        assert bottom is not None  # noqa: S101 - the run has gone to its last step
+        weights = save({n: w.contiguous() for n, w in bottom.models["bottom"].state_dict().items()})
+        send_embeddings(
+            connection,
+            lambda rows: party.embed(rows).flatten(1),
+            form=UploadForm.of(self.plan, len(common)),
+            bottom=sha256(weights).hexdigest(),
+            grid=None,
+        )
+        self.folder.write(UPLOADED, {"format": 1, "steps": steps})
 
     def _next_tape(self) -> TapeWriter:
         """Begin another tape; steps that are taken again after a return are on the next one."""

@@ -139,6 +139,15 @@ class LabelSession(ABC):
     def _results(self, ended: str) -> dict[str, Any]:
         """Return the results of this process."""
 
+    def _finished(self) -> bool:
+        """Whether nothing but the goodbyes of feature parties is left."""
+        return self.state.finished()
+
+    def _trained(  # noqa: B027 - most need nothing
+        self, connections: list[Connection], steps: int
+    ) -> None:
+        """Take what feature parties send after the last step, if they send anything."""
+
     def _begin(self) -> None:
         """Get ready to wait for the feature parties."""
         if self._workers is not None:
@@ -161,7 +170,7 @@ class LabelSession(ABC):
         """
         return acceptor.serve(
             lambda peers: self._converse(acceptor, peers, done),
-            finished=self.state.finished,
+            finished=self._finished,
             begin=self._begin,
         )
 
@@ -266,6 +275,7 @@ class LabelSession(ABC):
             evaluate=evaluate,
             save=save,
         )
+        self._trained(connections, schedule.steps)
         for connection in connections:
             connection.receive(CheckpointMessage)
         for connection in connections:

@@ -16,14 +16,13 @@ from tacit.party.config import PartyConfig
 from tacit.party.embeddings import UploadForm
 from tacit.party.greeting import greet
 from tacit.party.state_files import ENCODING, TABLES, Log, encoding_of, waiting_for
-from tacit.party.upload import send_embeddings
+from tacit.party.upload import UPLOADED, send_embeddings
 from tacit.state_dir import StateFolder
 from tacit.wire.protocol.connection import Connection
 from tacit.wire.protocol.messages import Bye
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.psi.align import Alignment, join_common
 
-UPLOADED = "upload.json"
 _FORMAT = 1
 
 
