@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from tacit import objective
+from tacit import measure, objective
 from tacit.errors import InputError
 from tacit.heads.base import (
     HEADS,
@@ -98,7 +99,8 @@ class Net(Head):
     """A net with two hidden layers and dropout, stopped where held-out rows stop improving.
 
     AdamW on cross-entropy; the weights kept are those of the epoch with the best AUC, or accuracy
-    of many classes, on held-out rows, and training ends ``patience`` epochs after it.
+    of many classes, on held-out rows, of equal ones the one with the least loss there, and training
+    ends ``patience`` epochs after it.
     """
 
     suffix = "safetensors"
@@ -181,10 +183,14 @@ class FittedNet(FittedHead):
 
 @final
 class _Best:
-    """The weights of the best epoch so far by held-out rows; none without such rows."""
+    """The weights of the best epoch so far by held-out rows; none without such rows.
+
+    Few held-out rows have many epochs of one AUC: of those the one with the least loss is best.
+    """
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
+        self._score = (-math.inf, -math.inf)
         self.weights: dict[str, Tensor] | None = None
         self.fitted = Fitted(epochs=0)
 
@@ -196,9 +202,12 @@ class _Best:
             return True
         model.eval()
         probs = torch.cat([*_probabilities(model, self._loss, examples, held)]).numpy()
-        name, score = held_out_score(probs, labels[held].numpy())
-        if self.fitted.score is not None and score <= self.fitted.score:
+        truth = labels[held].numpy()
+        name, score = held_out_score(probs, truth)
+        found = score, -float(measure.log_loss(probs, truth))
+        if found <= self._score:
             return False
+        self._score = found
         self.fitted = Fitted(epochs=0, epoch=epoch, measure=name, score=score)
         self.weights = {name: value.clone() for name, value in model.state_dict().items()}
         return True

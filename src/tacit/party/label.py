@@ -203,7 +203,7 @@ class LabelPartySession(LabelSession):
         self._log("embeddings of all common rows by the trained bottom models are taken")
         receive_embeddings(connections, self._stored(self._common, steps), anew=True)
 
-    def _private_head(self) -> dict[str, Any]:
+    def _private_head(self, test: dict[str, float] | None) -> dict[str, Any]:
         """Train the head that predicts, on true labels; nothing of it is ever sent."""
         common = self._common or self._matching().held
         if not self.config.private_head or common is None:
@@ -214,7 +214,7 @@ class LabelPartySession(LabelSession):
         )
         width = sum(held.form.width for held in stored)
         keep_head(self.folder, trained, width=width, classes=self.classes)
-        return {"head": trained.record() | {"test": trained.test}, "test": trained.test}
+        return {"head": trained.record(), "test": trained.test, "public_test": test}
 
     def _write_truth(self) -> None:
         """Write the labels by position in the common order, for an audit of what was recorded."""
@@ -265,7 +265,7 @@ class LabelPartySession(LabelSession):
         missing = [name for name in _BY_RELEASES if not found[name] and kept.get(name)]
         results = found | {name: kept[name] for name in missing}
         self._log(results["verdict"]["text"])
-        results |= self._private_head()
+        results |= self._private_head(results["test"])
         if config.write_truth:
             self._write_truth()
         return results

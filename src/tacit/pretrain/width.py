@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, cast
 
 from tacit.errors import SpecError, UsageError
 from tacit.nets import Inputs
@@ -30,6 +31,7 @@ def _of_width(method: Pretrainer, width: int) -> Pretrainer:
         if width < 2:
             raise UsageError(f"width {width}: {method} has two parts: take 2 or more")
         return Concat(_of_width(method.a, width - width // 2), _of_width(method.b, width // 2))
-    if "width" not in {field.name for field in dataclasses.fields(method)}:
+    if not hasattr(method, "width"):
         raise SpecError(f"width {width}: {method} has a width of its own: leave width out")
-    return dataclasses.replace(method, width=width)
+    changed: Pretrainer = dataclasses.replace(cast(Any, method), width=width)
+    return changed
