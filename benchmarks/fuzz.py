@@ -52,6 +52,7 @@ from tacit.wire.protocol.messages import (
     Predict,
     Records,
     Refuse,
+    Upload,
 )
 from tacit.wire.protocol.state_machine import Role
 
@@ -134,6 +135,12 @@ def _talk() -> list[Message]:
         Evaluate(part=0, note="test auc 0.70", record=bytes(RECORD_BYTES)),
         Predict(part=1, values=values(3, WIDTH)),
         Predict(part=1),
+        Upload(part=0, bottom=PLAN.digest()),
+        Upload(part=0),
+        Upload(part=0, values=values(3, WIDTH)),
+        Upload(part=1),
+        Upload(part=1, codes=torch.arange(6).to(torch.uint8).reshape(3, 2)),
+        Upload(part=2),
         CheckpointMessage(step=2),
         CheckpointMessage(step=2),
     ]

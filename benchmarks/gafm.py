@@ -24,7 +24,7 @@ from gafm_tables import write_pictures, write_tables
 from tacit._config import PLAIN
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.gafm_delta import choose_delta
-from tacit.experiment.run import run
+from tacit.experiment.run import Experiment
 
 ATTACKS = ("norm", "mean(hard=true)", "median(hard=true)", "mean")
 PAPER = {"model": "gafm_net", "epochs": 300, "batch_size": 1028, "lr": 1e-4, "attacks": ATTACKS}
@@ -67,7 +67,8 @@ def measured(values: Run) -> Run:
     every = EVERY * STEPS[values["dataset"]]
     config = TrainConfig.of({**PLAIN, **PAPER, "monitor_every": every, **values})
     start = time.process_time()
-    trial, found = run(config)
+    trial = Experiment(config)
+    found = trial.train()
     leaks = [part["leak"] for part in found["history"] if part["leak"]]
     return {
         "test": found["test"],

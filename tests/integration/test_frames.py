@@ -25,6 +25,7 @@ from tacit.wire.protocol.messages import (
     Predict,
     Records,
     Refuse,
+    Upload,
 )
 from tacit.wire.protocol.state_machine import Protocol, State
 
@@ -93,6 +94,10 @@ EXAMPLES = {
     "records, count": Records(count=9),
     "predict": Predict(part=0, values=values(1, 2)),
     "predict, receipt": Predict(part=0),
+    "upload": Upload(part=2, values=values(2, 3)),
+    "upload, codes": Upload(part=2, codes=torch.tensor([[7, 255]], dtype=torch.uint8)),
+    "upload, bottom": Upload(part=0, bottom=DIGEST),
+    "upload, answer": Upload(part=3),
     "checkpoint": CheckpointMessage(step=9),
     "heartbeat": Heartbeat(),
     "refuse": Refuse(reason="no"),
@@ -159,7 +164,13 @@ messages = st.one_of(
     st.builds(Evaluate, part=steps, note=st.none() | texts, record=st.none() | record),
     st.builds(records, steps, st.integers(1, 5)),
     st.builds(Records, count=steps),
+    st.builds(
+        Upload, part=steps, bottom=st.none() | st.binary(min_size=32, max_size=32).map(bytes.hex)
+    ),
     st.builds(Predict, part=steps, values=st.none() | tensors()),
+    st.builds(
+        Upload, part=steps, values=st.none() | tensors().filter(lambda values: values.dim() == 2)
+    ),
     st.builds(CheckpointMessage, step=steps),
     st.builds(Refuse, reason=texts),
     st.sampled_from([Heartbeat(), Bye()]),
@@ -272,6 +283,24 @@ GOLDEN = {
     "predict": (
         "0600 0000 0102 00000000 0000000000000000 01000000020000000000000000000000 0800000000000000"
         " 000080bf00000040"
+    ),
+    "upload": (
+        "0c00 0000 0102 00000000 0200000000000000 02000000 03000000 00000000 00000000"
+        " 1800000000000000 000080bf ccccccbe d0cc4c3e cccc4c3f 3333b33f 00000040"
+    ),
+    "upload, codes": (
+        "0c00 0000 0602 00000000 0200000000000000 01000000 02000000 00000000 00000000"
+        " 0200000000000000 07ff"
+    ),
+    "upload, answer": (
+        "0c00 0000 0000 00000000 0300000000000000 00000000 00000000 00000000 00000000"
+        " 0000000000000000"
+    ),
+    "upload, bottom": (
+        "0c00 0000 0000 00000000 0000000000000000 00000000 00000000 00000000 00000000"
+        " 4d00000000000000 7b22626f74746f6d223a22616261626162616261626162616261626162"
+        "6162616261626162616261626162616261626162616261626162616261626162616261626162"
+        "6162616261626162227d"
     ),
     "predict, receipt": (
         "0600 0000 0000 00000000 0000000000000000 00000000000000000000000000000000 0000000000000000"
@@ -415,8 +444,8 @@ MALFORMED = {
     "a pickle": (b"\x80\x04\x95" + bytes(60), "begins with"),
     "version 1": (changed(Bye(), version=1), "version must be 2, got 1"),
     "future version": (changed(Bye(), version=3), "version must be 2, got 3"),
-    "kind 0": (changed(Bye(), kind=0), "kind must be 1 to 11, got 0"),
-    "unknown kind": (changed(Bye(), kind=12), "kind must be 1 to 11, got 12"),
+    "kind 0": (changed(Bye(), kind=0), "kind must be 1 to 12, got 0"),
+    "unknown kind": (changed(Bye(), kind=13), "kind must be 1 to 12, got 13"),
     "unknown flag": (changed(train(), flags=4), "unknown flags"),
     "spare bytes used": (changed(Bye(), zero=1), "unknown flags"),
     "unknown dtype": (changed(train(), dtype=7), "dtype code must be 0 to 6, got 7"),

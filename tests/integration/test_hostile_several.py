@@ -166,7 +166,7 @@ def test_another_partys_embeddings_for_a_step_that_was_are_refused(four, wanted,
         if way == "sent" and isinstance(message := decode(frame), Embedding):
             seen[message.step] = message.values
 
-    from tacit.party import feature_session as feature_party
+    from tacit.party import calling as feature_party
 
     real = feature_party.dial
 
@@ -323,7 +323,7 @@ def test_all_that_another_party_said_gets_nothing_when_it_comes_again(
     four, wanted, monkeypatch, own_hello, says
 ):
     """Frame by frame, as they were; under its own name, and under the other's."""
-    from tacit.party import feature_session as feature_party
+    from tacit.party import calling as feature_party
 
     real, seen = feature_party.dial, []
 
@@ -385,7 +385,7 @@ class Leaving(Transport):
 
 def test_one_that_goes_away_at_every_message_in_turn_changes_nothing(four, wanted, monkeypatch):
     """After the first message, then after the second, and so on, up to twenty of them."""
-    from tacit.party import feature_session as feature_party
+    from tacit.party import calling as feature_party
 
     real, dials = feature_party.dial, []
 

@@ -26,6 +26,7 @@ from tacit.wire.protocol.messages import (
     Predict,
     Records,
     Refuse,
+    Upload,
 )
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import (
@@ -70,6 +71,7 @@ def fitting(kind, role, step=0, again=False):
         Kind.PREDICT: lambda: Predict(part=4, values=receipt),
         Kind.CHECKPOINT: lambda: CheckpointMessage(step=last),
         Kind.RECORDS: lambda: Records(count=7),
+        Kind.UPLOAD: lambda: Upload(part=4, values=receipt),
         Kind.HEARTBEAT: Heartbeat,
         Kind.REFUSE: lambda: Refuse(reason="no"),
         Kind.BYE: Bye,
@@ -252,6 +254,11 @@ WRONG = {
     "another step again": (State.RESENDING, release(1), "must be of step 0, got step 1"),
     "another part": (State.EVALUATING, Evaluate(part=5), "receipt must be for part 4, got part 5"),
     "values back": (State.PREDICTING, fitting(Kind.PREDICT, Role.FEATURE), "nothing back"),
+    "uploaded values back": (
+        State.STORING,
+        fitting(Kind.UPLOAD, Role.FEATURE),
+        "nothing back",
+    ),
     "another checkpoint": (State.SAVING, CheckpointMessage(step=1), "of the last step, 0, got 1"),
 }
 
@@ -521,6 +528,9 @@ def test_a_plan_has_no_field_for_what_one_side_must_keep():
         "plan_version",
         "workers",
         "worker",
+        "embed_bits",
+        "upload_version",
+        "private_head",
     }
     secret = (
         "protect",
@@ -569,7 +579,10 @@ def test_golden_plan_with_a_depth():
         batch_size=st.integers(1, 2**20),
         order_seed=st.integers(0, 2**63 - 1),
         cut=st.lists(st.integers(1, 4096), min_size=1, max_size=3).map(tuple),
-        purpose=st.sampled_from(["train", "predict"]),
+        purpose=st.sampled_from(["train", "predict", "upload"]),
+        embed_bits=st.sampled_from([32, 8, 4]),
+        upload_version=st.integers(1, 1000),
+        private_head=st.booleans(),
         save_every=st.integers(1, 2**40),
         depth=st.integers(1, 4),
         wire_bits=st.sampled_from([16, 32]),
@@ -582,7 +595,14 @@ def test_a_plan_survives_the_round_trip(plan):
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TrainingPlan)])
 def test_the_first_field_that_differs_is_named_and_changes_the_digest(field):
-    others = {"cut": (64, 2), "purpose": "predict", "matching": "clear", "wire_bits": 16}
+    others = {
+        "cut": (64, 2),
+        "purpose": "predict",
+        "matching": "clear",
+        "wire_bits": 16,
+        "embed_bits": 8,
+        "private_head": True,
+    }
     plan = dataclasses.replace(PLAN, workers=2) if field == "worker" else PLAN
     value = others[field] if field in others else getattr(plan, field) + 1
     other = dataclasses.replace(plan, **{field: value})
@@ -591,6 +611,16 @@ def test_the_first_field_that_differs_is_named_and_changes_the_digest(field):
     )
     assert other.digest() != plan.digest()
     assert plan.difference(dataclasses.replace(plan)) is None
+
+
+def test_the_one_setting_in_which_an_upload_differs_is_found_by_its_digest():
+    plan = dataclasses.replace(PLAN, purpose="upload", cut=(32,))
+    for change in ({"embed_bits": 8}, {"cut": (31,)}, {"upload_version": 3}, {"matching": "clear"}):
+        other = dataclasses.replace(plan, **change)
+        assert plan.named_difference(other.digest()) == plan.difference(other)
+    two = dataclasses.replace(plan, embed_bits=8, cut=(31,))
+    assert plan.named_difference(two.digest()) is None
+    assert PLAN.named_difference(dataclasses.replace(PLAN, wire_bits=16).digest()) is None
 
 
 def test_the_first_of_several_differences_is_named():

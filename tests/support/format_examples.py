@@ -26,6 +26,7 @@ from tacit.wire.protocol.messages import (
     Evaluate,
     Predict,
     Records,
+    Upload,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -78,6 +79,13 @@ FRAMES = {
         Predict(part=4, values=values(2, 2, dtype=torch.float64)),
         True,
     ),
+    "upload, narrowed": (Upload(part=4, values=values(2, 2)), True),
+    "upload, codes": (
+        Upload(part=5, codes=torch.tensor([[0, 255], [16, 1]], dtype=torch.uint8)),
+        True,
+    ),
+    "upload, bottom": (Upload(part=0, bottom="0123456789abcdef" * 4), False),
+    "upload, answer": (Upload(part=6), False),
     "records, two": (
         Records(count=7, values=torch.frombuffer(bytearray(RECORD * 2), dtype=torch.uint8)),
         False,

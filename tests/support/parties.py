@@ -180,7 +180,7 @@ def train_here(pair, monkeypatch):
     from tacit.state_dir import StateFolder
 
     listener = MemoryListener()
-    monkeypatch.setattr("tacit.party.feature_session.dial", lambda *_, **__: listener.dial())
+    monkeypatch.setattr("tacit.party.calling.dial", lambda *_, **__: listener.dial())
     with ExitStack() as stack:
         folder = {
             name: stack.enter_context(StateFolder(pair.state(name)))

@@ -229,7 +229,7 @@ def honest(bank, *, stop=None, done=lambda *_: None, timings=TIMINGS, dial=None,
     with ExitStack() as open_:
         for name, result in (("Timings", lambda: timings), ("dial", dial or bank.dial)):
             stand_in = mock.Mock(side_effect=lambda *_, result=result, **__: result())
-            open_.enter_context(mock.patch(f"tacit.party.feature_session.{name}", stand_in))
+            open_.enter_context(mock.patch(f"tacit.party.calling.{name}", stand_in))
         folder = open_.enter_context(StateFolder(bank.pair.state("platform")))
         config = read_party_config(bank.pair.platform)
         party = open_.enter_context(closing(FeatureSession(config, folder, log=lines.append)))

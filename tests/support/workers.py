@@ -45,9 +45,7 @@ class Pairs(Pair):
 def train_here(pairs, monkeypatch, *, log=lambda *_: None):
     """Train with all workers in this process, a thread each; return their setups."""
     listeners = {pairs.config("bank", n).endpoint: MemoryListener() for n in range(pairs.workers)}
-    monkeypatch.setattr(
-        "tacit.party.feature_session.dial", lambda address, **_: listeners[address].dial()
-    )
+    monkeypatch.setattr("tacit.party.calling.dial", lambda address, **_: listeners[address].dial())
     work, setups, failed = [], {}, []
 
     def run(setup, *args):

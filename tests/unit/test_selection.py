@@ -9,6 +9,7 @@ import torch
 from tacit import data, measure
 from tacit.cli import main
 from tacit.errors import UsageError
+from tacit.experiment.batches import held_out
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.model_selection import Selection
 from tacit.experiment.run import Experiment, run
@@ -90,6 +91,24 @@ def other_truth(monkeypatch, **more):
         patch.setattr(data, "load", turned)
         patch.setattr(Guard, "labels", as_before)
         return trained(**more)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_one_group_are_held_out_as_one(seed):
+    draws = np.random.default_rng(seed)
+    groups = draws.integers(0, 120, 500)
+    rows = draws.permutation(500)[:400]  # the training rows of the table, shuffled
+    train, held = held_out(rows, 0.1, groups=groups)
+    assert not set(groups[train]) & set(groups[held])
+    assert 40 <= len(held) < 40 + np.bincount(groups).max()
+    assert sorted([*train, *held]) == sorted(rows)
+
+
+def test_groups_of_one_row_each_change_nothing():
+    rows = np.random.default_rng(0).permutation(50)
+    plain, grouped = held_out(rows, 0.1), held_out(rows, 0.1, groups=np.arange(50))
+    assert all(np.array_equal(a, b) for a, b in zip(plain, grouped, strict=True))
+    assert len(held_out(rows, None, groups=np.arange(50))[1]) == 0
 
 
 def test_true_labels_of_held_out_rows_do_not_matter_where_labels_are_randomised(monkeypatch):

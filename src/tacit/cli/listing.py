@@ -14,7 +14,8 @@ from tacit.cli.plugin_option import Plugins
 from tacit.spec import Entry
 
 app = typer.Typer(
-    help="List protections, attacks, models, objectives or pretrainers.", no_args_is_help=True
+    help="List protections, attacks, models, objectives, pretrainers or heads.",
+    no_args_is_help=True,
 )
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -73,6 +74,17 @@ def pretrain(as_json: AsJson = False) -> None:
 
     rows = [{**_describe(entry), "guarantee": entry.guarantee} for entry in PRETRAINERS]
     _show("pretrain", rows, as_json)
+
+
+@app.command("heads")
+def heads(as_json: AsJson = False) -> None:
+    """List every model that a label party trains on embeddings, with its parameters."""
+    from tacit.heads import HEADS, Estimator  # noqa: PLC0415 - torch loads only when it is used
+
+    rows = [_describe(entry) for entry in HEADS]
+    any_other = {"name": "sklearn", "spec": "sklearn:Name(parameter=value, ...)"}
+    summary = Entry("sklearn", Estimator).summary
+    _show("heads", [*rows, {**any_other, "description": summary}], as_json)
 
 
 def _describe(entry: Entry[Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from tacit.experiment.run import Progress as Seen
+    from tacit.experiment.trial import Progress as Seen
 
 
 @final
@@ -65,8 +65,9 @@ class LiveView:
     def __call__(self, seen: Seen) -> None:
         """Show one step; the bar appears with the first, after every check has passed."""
         self._bar.start()
-        note = f"loss {seen.loss:.4f}"
-        self._bar.update(self._task, completed=seen.step, total=seen.steps, note=note)
+        note = (seen.doing or "") if seen.loss is None else f"loss {seen.loss:.4f}"
+        total = seen.steps or None  # of some work it is not known how long it takes
+        self._bar.update(self._task, completed=seen.step, total=total, note=note)
         if seen.note is not None:
             self._bar.console.print(seen.note)
         if seen.leak is not None:
@@ -79,6 +80,10 @@ class LiveView:
         table.add_column("value", justify="right")
         for name, value in results["test"].items():
             table.add_row(f"test {name}", f"{value:.4f}")
+        if results["public_test"] is not None and "auc" in results["public_test"]:
+            table.add_row("test auc, model of both parties", f"{results['public_test']['auc']:.4f}")
+        if results["silent"] is not None and results["silent"]["auc"] is not None:
+            table.add_row("test auc, silent", f"{results['silent']['auc']:.4f}")
         for attack, leak in results["leak"].items():
             interval = f"[{leak['low']:.3f}, {leak['high']:.3f}]"
             table.add_row(f"leak AUC, {attack}", f"{leak['pooled']:.3f} {interval}")
@@ -94,6 +99,8 @@ class LiveView:
         self._console.print(table)
         told = results["verdict"]["text"]
         self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+        if results["silent"] is not None:
+            self._console.print(results["silent"]["text"], soft_wrap=True)
         if results["stopped"] is not None:
             self._console.print(f"stopped early: {results['stopped']}")
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
@@ -17,6 +18,8 @@ from tacit.errors import UsageError
 
 if TYPE_CHECKING:
     from tacit.party.config import PartyConfig
+    from tacit.party.label_session import LabelSession
+    from tacit.party.silent_label import SilentLabelSession
     from tacit.state_dir import StateFolder
     from tacit.training.loop import Step
 
@@ -87,11 +90,14 @@ def _run(config: PartyConfig) -> dict[str, Any]:
 
     log = Log(config.name if config.worker is None else f"{config.name}/{config.worker}")
     others = " and ".join(config.peers)
-    log(f"{config.role} party, model {config.model}, {config.epochs} epochs with {others}")
+    what = f"model {config.model}, {config.epochs} epochs"
+    if config.silent:
+        what = f"embeddings {config.width} wide are sent once, version {config.version},"
+    log(f"{config.role} party, {what} with {others}")
     if config.matching == "clear":
         log("ids are matched in the clear: the label party sees every id of a feature party")
     try:
-        if config.worker:  # the party's folder is nobody else's either
+        if config.own_state != config.state:  # the party's folder is nobody else's either
             config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
             own_folder(config.state, name="state")
         with StateFolder(config.own_state) as folder:
@@ -118,24 +124,41 @@ def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]
 
     threads = threads_of(config, folder, log=log)
     torch.set_num_threads(threads)
+    begun = partial(folder.write, THREADS, {"threads": threads})
     if config.role == "feature":
         from tacit.party.feature_session import FeatureSession  # noqa: PLC0415 - loads torch
+        from tacit.party.silent_feature import SilentFeatureSession  # noqa: PLC0415 - as above
 
-        with closing(FeatureSession(config, folder, log=log)) as feature:
-            folder.write(THREADS, {"threads": threads})
+        calling = SilentFeatureSession if config.silent else FeatureSession
+        with closing(calling(config, folder, log=log)) as feature:
+            begun()
             return feature.run(log.step)
-    from tacit.party.label import LabelPartySession  # noqa: PLC0415 - as above
-    from tacit.party.label_session import listen  # noqa: PLC0415 - as above
+    from tacit.party.label_session import LabelSession, listen  # noqa: PLC0415 - as above
+
+    with closing(_label_session(config, folder, log)) as label:
+        begun()
+        ended = "finished"
+        if label.awaits_peers:
+            with closing(listen(config, log)) as listener:
+                log(f"listening on {listener.address} for {' and '.join(config.peers)}")
+                ended = (
+                    label.receive(listener, log.loss)
+                    if isinstance(label, LabelSession)
+                    else label.receive(listener, log.step)
+                )
+        return label.finish(ended)
+
+
+def _label_session(
+    config: PartyConfig, folder: StateFolder, log: Log
+) -> LabelSession | SilentLabelSession:
+    from tacit.party.label import LabelPartySession  # noqa: PLC0415 - loads torch
+    from tacit.party.silent_label import SilentLabelSession  # noqa: PLC0415 - as above
     from tacit.party.workers.label_worker import LabelWorker  # noqa: PLC0415 - as above
 
-    session = LabelWorker if config.worker else LabelPartySession
-    with (
-        closing(session(config, folder, log=log)) as label,
-        closing(listen(config, log)) as listener,
-    ):
-        folder.write(THREADS, {"threads": threads})
-        log(f"listening on {listener.address} for {' and '.join(config.peers)}")
-        return label.run(listener, log.loss)
+    if config.silent:
+        return SilentLabelSession(config, folder, log=log)
+    return (LabelWorker if config.worker else LabelPartySession)(config, folder, log=log)
 
 
 def _allow(config: PartyConfig, step: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
@@ -40,7 +40,10 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
 
 def _kind(annotation: Any) -> Any:  # noqa: ANN401 - a type, or what stands for several
     """Return what a flag is read as: settings check their values themselves."""
-    plain = [one for one in (*get_args(annotation), annotation) if isinstance(one, type)]
+    choices = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        choices = tuple({type(choice) for choice in choices})
+    plain = [one for one in (*choices, annotation) if isinstance(one, type)]
     return next((one for one in plain if one in (bool, int, float, Path)), str)
 
 
@@ -77,7 +80,9 @@ def train(
     config: Annotated[Path | None, _flag("TOML file; flags override it.")] = None,
     _plugins: Plugins = None,
     out: Annotated[Path | None, _flag("Run directory to write. [none]")] = None,
-    record: Annotated[bool, _flag("Write what is seen to a tape in OUT.", "--record")] = False,
+    record: Annotated[
+        bool, _flag("Write what is seen to OUT: a tape, or embeddings sent once.", "--record")
+    ] = False,
     tensorboard: Annotated[bool, _flag("Log to OUT/tensorboard too.", "--tensorboard")] = False,
     as_json: Annotated[bool, _flag("Print one JSON object, nothing else.", "--json")] = False,
     **settings: Any,  # noqa: ANN401 - as the fields of the configuration say
@@ -105,12 +110,9 @@ def run_training(
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
     from tacit.experiment.gafm_delta import settled  # noqa: PLC0415 - loads torch
-    from tacit.experiment.run import (  # noqa: PLC0415 - loads torch
-        Experiment,
-        Progress,
-        run_experiment,
-    )
+    from tacit.experiment.run import trial_of  # noqa: PLC0415 - loads torch
     from tacit.experiment.run_dir import RunDirectory, TensorBoardLog, check_output  # noqa: PLC0415
+    from tacit.experiment.trial import Progress  # noqa: PLC0415 - loads torch
 
     chosen = TrainConfig.of(given) if config is None else read_config(config, given)
     if chosen.threads is not None:
@@ -118,12 +120,12 @@ def run_training(
     if board and out is None:
         raise UsageError("--tensorboard needs --out: the log lies in the run directory")
     if record and out is None:
-        raise UsageError("--record needs --out: the tape lies in the run directory")
+        raise UsageError("--record needs --out: what is seen lies in the run directory")
     if out is not None:
         check_output(out, board=board)
     chosen, selection = settled(chosen, tell=lambda line: typer.echo(line, err=True))
     stores: list[RunDirectory | TensorBoardLog] = []
-    trial = Experiment(chosen)  # what is refused is refused here, and leaves nothing behind
+    trial = trial_of(chosen)  # what is refused is refused here, and leaves nothing behind
     if out is not None:
         stores.append(RunDirectory(out, chosen))
         stores += [TensorBoardLog(out / "tensorboard")] if board else []
@@ -136,7 +138,7 @@ def run_training(
             for observer in (view, *stores):
                 observer(progress)
 
-        results = run_experiment(trial, observer=observe)
+        results = trial.train(observe)
     results["delta_selection"] = selection
     for store in stores:
         store.finish(trial, results)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tacit import data
+from tacit.data.draws import Array
 from tacit.errors import UsageError
 from tacit.party.schedule import Indices, Part
 from tacit.training.party import Rows
@@ -89,11 +90,28 @@ def check_days(table: data.Table, *, batch_size: int) -> None:
     )
 
 
-def held_out(train: Indices, share: float | None) -> tuple[Indices, Indices]:
-    """Return the rows to train on and those to choose an epoch by; the rows come shuffled."""
+def held_out(
+    train: Indices, share: float | None, *, groups: Array | None = None
+) -> tuple[Indices, Indices]:
+    """Return the rows to train on and those to choose an epoch by; the rows come shuffled.
+
+    Rows of one of the ``groups`` [N] of the table stay on one side, so that the held-out rows,
+    which come first, can be a few more than the share.
+
+    >>> held_out(np.arange(6), 0.4, groups=np.array([7, 8, 9, 8, 9, 9]))
+    (array([2, 4, 5]), array([0, 1, 3]))
+    """
     count = 0 if share is None else round(len(train) * share)
     if share is not None and count < 2:
         raise UsageError(
             f"--hold-out {share:g}: that is {count} of {len(train)} training rows: hold out more"
         )
-    return train[count:], train[:count]
+    if groups is None or not count:
+        return train[count:], train[:count]
+    _, first, own, sizes = np.unique(
+        np.asarray(groups)[train], return_index=True, return_inverse=True, return_counts=True
+    )
+    met = np.argsort(first)
+    last = int(np.searchsorted(sizes[met].cumsum(), count))
+    apart = np.isin(own, met[: last + 1])
+    return train[~apart], train[apart]

@@ -22,7 +22,10 @@ class TrainConfig(TrainingSettings):
     parties: int | None = Field(
         default=None, ge=1, le=8, description="Feature parties. [as in the schema, or 1]"
     )
-    protect: str = Field(default="none", description="A spec of `tacit list protections`.")
+    protect: str = Field(
+        default="none",
+        description="A spec of `tacit list protections`, or silent: send no gradient.",
+    )
     bins: int | None = Field(
         default=defaults.BINS,
         ge=2,
@@ -36,6 +39,9 @@ class TrainConfig(TrainingSettings):
     seed: int = Field(default=0, description="Of all, and of the noise key: for study.")
     stream: bool = Field(default=False, description="One pass in time order, by day.")
     layers: bool = Field(default=False, description="Measure every layer too.")
+    compare_silent: bool = Field(
+        default=False, description="Train with no gradient sent too, and compare."
+    )
 
     @field_validator("bins", "rare", mode="before")
     @classmethod
@@ -50,11 +56,41 @@ class TrainConfig(TrainingSettings):
                 "--hold-out is for epochs: a stream is tested on a day before it trains on it, "
                 "leave one of both out"
             )
-        if self.hold_out is not None and self.budget is not None and self.labels is None:
+        charged = self.budget is not None and not self.silent
+        if self.hold_out is not None and charged and self.labels is None:
             raise ValueError(
                 "--hold-out with --budget needs --labels: which epoch is kept depends on labels, "
                 "and the ledger counts that only where they are randomised"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_what_is_sent(self) -> Self:
+        """Settings of a silent run are also those of the one to compare with."""
+        if self.compare_silent and not self.silent:
+            return self
+        fitting: Self = super()._fits_what_is_sent()  # type: ignore[operator] # pydantic's
+        return fitting
+
+    @model_validator(mode="after")
+    def _heads_have_rows_and_bottoms(self) -> Self:
+        for flag, why in (
+            ("stream", "embeddings are sent once, and a stream is trained on day by day"),
+            ("layers", "no gradient comes back to any layer"),
+            ("augment", "an embedding is sent once, of the image as it is"),
+            ("compare_silent", "this run is silent itself"),
+        ):
+            if self.silent and getattr(self, flag):
+                raise ValueError(
+                    f"--{flag.replace('_', '-')} does not go with --protect silent: "
+                    f"{why}; leave it out"
+                )
+        for flag in ("private_head", "compare_silent"):
+            if self.stream and getattr(self, flag):
+                raise ValueError(
+                    f"--{flag.replace('_', '-')} is for epochs: its head is tested on rows that a "
+                    "stream trains on; leave one of both out"
+                )
         return self
 
     @classmethod

@@ -11,7 +11,7 @@ import numpy as np
 from tacit import data, objective
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig
-from tacit.experiment.run import run
+from tacit.experiment.run import Experiment
 
 DELTAS = (0.05, 0.1, 0.2, 0.3, 0.5)
 ATTACKS = ("norm", "mean(hard=true)", "median(hard=true)")
@@ -133,7 +133,8 @@ def _tried(config: TrainConfig, changed: dict[str, Any]) -> tuple[dict[str, floa
             "hold_out": None,
         }
     )
-    trial, found = run(small)
+    trial = Experiment(small)
+    found = trial.train()
     leaks = {name: leak["mean"] for name, leak in found["leak"].items()}
     return leaks, trial.score(trial.train_rows)["sign_free_auc"]
 

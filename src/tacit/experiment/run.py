@@ -7,21 +7,24 @@ On the same rows and with the same secrets the weights are the same, bit for bit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from tacit import data, nets, objective
 from tacit.errors import UsageError
-from tacit.experiment.batches import DaySchedule, check_days, check_epochs, held_out
+from tacit.experiment.batches import DaySchedule, check_days, check_epochs
 from tacit.experiment.config import TrainConfig
+from tacit.experiment.head import TrainedHead, train_private_head
 from tacit.experiment.layer_leakage import LayerMonitor
 from tacit.experiment.model_selection import Selection
+from tacit.experiment.silent import SilentExperiment, compared
+from tacit.experiment.trial import Observer, Progress, Trial
 from tacit.party.budget_plan import plan_budget
 from tacit.party.build import OwnColumns, build_feature, build_label, fitting_objective, guard_of
 from tacit.party.metrics import LabelMeasures, results_of
@@ -38,37 +41,11 @@ from tacit.wire.protocol.plan import TrainingPlan
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """What an observer is told: after every step, and with ``test`` at the end of a part.
-
-    A part is an epoch, or a day of a stream.
-    """
-
-    step: int
-    steps: int
-    part: int
-    loss: float
-    test: dict[str, float] | None = None
-    leak: dict[str, dict[str, float]] | None = None
-    note: str | None = None
-
-
-Observer = Callable[[Progress], None]
-
-
-@final
-class Experiment:
-    """A run that is set up: its data, its model split between parties, its measures.
-
-    What cannot be trained is refused here, before anything is written.
-    """
+class Experiment(Trial):
+    """A run that sends gradients: its model split between parties, its measures."""
 
     def __init__(self, config: TrainConfig) -> None:
-        self.config = config
-        self.table = data.load(
-            config.dataset, data_dir=config.data_dir, rows=config.rows, seed=config.seed
-        )
+        super().__init__(config)
         classes = self.table.classes
         self.planned = plan_budget(
             config.budget,
@@ -77,12 +54,9 @@ class Experiment:
             classes=classes,
             releases=1 if config.stream else config.epochs,  # of a stream, each example comes once
         )
-        self.columns = data.assign(self.table, config.parties or len(self.table.parties) or 1)
         self.objective = fitting_objective(
             config.objective, classes=classes, parties=len(self.columns), combine=config.combine
         )
-        train_rows, self.test_rows = data.split(self.table, seed=config.seed)
-        self.train_rows, self.held_rows = held_out(train_rows, config.hold_out)
         self.reader = TableReader(
             self.table,
             bins=config.bins,
@@ -96,8 +70,6 @@ class Experiment:
         self.components = Components(np.asarray(self.table.labels)) if watched else None
         self.features = self._features()
         self.layers = self._layer_monitors()
-        # A copy of the labels: the file is read-only.
-        self.truth = torch.from_numpy(np.array(self.table.labels))
         self.label, labels = self._label()
         self.selection: Selection | None = None
         if config.hold_out is not None:
@@ -106,6 +78,7 @@ class Experiment:
             )
         self.schedule = self._schedule()
         self.tapes: list[TapeWriter] = []
+        self.private: TrainedHead | None = None
         self.ends: list[FeatureEnd] = list(self.features)
 
     @property
@@ -194,6 +167,67 @@ class Experiment:
         )
         return Schedule(plan, self.train_rows, self.test_rows)
 
+    def train(self, observer: Observer | None = None) -> dict[str, Any]:
+        """Train, attack and measure; return the results as plain values.
+
+        A budget that has room for fewer epochs than asked for ends training after those; how many
+        is settled before the first step, and no label has a part in it. An interrupt keeps what was
+        measured so far, where there was a step. With rows held out, the models are in the end those
+        of the epoch selected.
+        """
+        tell = observer or (lambda _: None)
+        running = _Run(self, tell)
+        planned = self.planned
+        short = planned is not None and planned.allowed < planned.epochs
+        stopped = f"as planned before the first step: {planned}" if short else None
+        start = time.perf_counter()
+        try:
+            running.go()
+        except KeyboardInterrupt:
+            if not running.losses:
+                raise  # there is nothing to tell of a model that was not trained
+            stopped = "interrupted"
+        if self.selection is not None:
+            self.selection.restore()
+        seconds = time.perf_counter() - start
+        for tape in self.tapes:
+            tape.close()
+        steps = len(running.losses)
+        found = _results(self, steps=steps, seconds=seconds, stopped=stopped)
+        if stopped == "interrupted":
+            return found
+        return found | self._beside(found["test"], tell)
+
+    def _beside(self, test: dict[str, float], tell: Observer) -> dict[str, Any]:
+        """Train what is trained when nothing more is sent: a private head, a silent run."""
+        found: dict[str, Any] = {}
+        if self.config.private_head:
+            self.private = train_private_head(self, [party.embed for party in self.features], tell)
+            found |= {
+                "test": self.private.test,
+                "public_test": test,
+                "head": self.private.record(),
+            }
+        if self.config.compare_silent:
+            found["silent"] = compared(self.config, found.get("test", test), tell)
+        return found
+
+    def files(self) -> dict[str, bytes]:
+        """Return the models of all parties, and the labels that an audit of a tape needs."""
+        models = {
+            f"feature_party_{number}": party.bottom for number, party in enumerate(self.features)
+        } | {"label_party": self.label.top}
+        found = {f"{name}.safetensors": save(m.state_dict()) for name, m in models.items()}
+        if self.private is not None:
+            found |= self.private.files()
+        if self.tapes:
+            labels = self.truth.tolist()
+            # A stream is tested on a day before it trains on it: it trains on every row.
+            rows = range(len(labels)) if self.config.stream else sorted(self.train_rows.tolist())
+            lines = "".join(f"{row},{labels[row]}\n" for row in rows)
+            found["labels.csv"] = f"id,label\n{lines}".encode()
+        return found
+
     @property
     def steps(self) -> int:
         """How many steps all parts have together."""
@@ -263,44 +297,22 @@ class _Run:
         self._tell(Progress(step=step, steps=steps, part=part.number, loss=loss, **more))
 
 
+def trial_of(config: TrainConfig) -> Trial:
+    """Return the run of a configuration, set up: with gradients, or without any."""
+    return SilentExperiment(config) if config.silent else Experiment(config)
+
+
 def run(
     config: TrainConfig, *, observer: Observer | None = None, record: Path | None = None
-) -> tuple[Experiment, dict[str, Any]]:
+) -> tuple[Trial, dict[str, Any]]:
     """Train, attack and measure; return the trial and its results as plain values.
 
     With ``record``, what each feature party sees is written to a tape in that directory.
     """
-    trial = Experiment(config)
+    trial = trial_of(config)
     if record is not None:
         trial.record(record)
-    return trial, run_experiment(trial, observer=observer)
-
-
-def run_experiment(trial: Experiment, *, observer: Observer | None = None) -> dict[str, Any]:
-    """Train, attack and measure a trial; return its results as plain values.
-
-    A budget that has room for fewer epochs than asked for ends training after those; how many is
-    settled before the first step, and no label has a part in it. An interrupt keeps what was
-    measured so far, where there was a step. With rows held out, the models are in the end those of
-    the epoch selected.
-    """
-    running = _Run(trial, observer or (lambda _: None))
-    planned = trial.planned
-    short = planned is not None and planned.allowed < planned.epochs
-    stopped = f"as planned before the first step: {planned}" if short else None
-    start = time.perf_counter()
-    try:
-        running.go()
-    except KeyboardInterrupt:
-        if not running.losses:
-            raise  # there is nothing to tell of a model that was not trained
-        stopped = "interrupted"
-    if trial.selection is not None:
-        trial.selection.restore()
-    seconds = time.perf_counter() - start
-    for tape in trial.tapes:
-        tape.close()
-    return _results(trial, steps=len(running.losses), seconds=seconds, stopped=stopped)
+    return trial, trial.train(observer)
 
 
 def _results(
@@ -342,7 +354,11 @@ def _results(
         "components": None
         if components is None
         else components.record(flipped=bool(found["objective_record"].get("flipped"))),
-        "releases": dict(guard.counts),
+        "releases": steps * len(trial.columns),  # a message to each feature party
+        "release_parameters": dict(guard.counts),
+        "head": None,
+        "public_test": None,
+        "silent": None,
         "interrupted": stopped == "interrupted",
         "stopped": stopped,
         "seconds": seconds,

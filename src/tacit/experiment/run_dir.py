@@ -7,12 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, final
 
-import numpy as np
-from safetensors.torch import save_file
-
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig
-from tacit.experiment.run import Experiment, Progress
+from tacit.experiment.trial import Progress, Trial
 
 FORMAT = 1
 
@@ -32,8 +29,8 @@ class RunDirectory:
     """Writes ``config.toml``, ``metrics.jsonl``, ``results.json`` and the model files.
 
     Metrics are appended and flushed as they come, so an interrupted run leaves a usable directory.
-    The top model encodes labels: ``label_party.safetensors`` stays with the label party, and so
-    does ``labels.csv``, which is there for the audit of a recorded run.
+    The top model and a head encode labels: ``label_party.safetensors`` and ``head.*`` stay with the
+    label party, and so does ``labels.csv``, which is there for the audit of a recorded run.
     """
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
@@ -48,6 +45,8 @@ class RunDirectory:
 
     def __call__(self, progress: Progress) -> None:
         """Append one line per step, and one with the measures at the end of a part."""
+        if progress.loss is None:
+            return
         line: dict[str, Any] = {"step": progress.step, "part": progress.part, "loss": progress.loss}
         if progress.leak is not None:
             line |= {"test": progress.test, "leak": progress.leak}
@@ -55,21 +54,13 @@ class RunDirectory:
         if progress.leak is not None:
             self._metrics.flush()
 
-    def finish(self, trial: Experiment, results: dict[str, Any]) -> None:
+    def finish(self, trial: Trial, results: dict[str, Any]) -> None:
         """Write the results and the models."""
         self._metrics.close()
         text = json.dumps({"format": FORMAT, **results}, indent=2)
         (self.path / "results.json").write_text(text + "\n")
-        for number, party in enumerate(trial.features):
-            save_file(party.bottom.state_dict(), self.path / f"feature_party_{number}.safetensors")
-        save_file(trial.label.top.state_dict(), self.path / "label_party.safetensors")
-        if trial.tapes:
-            labels = np.asarray(trial.table.labels).tolist()
-            # A stream is tested on a day before it trains on it: it trains on every row.
-            whole = trial.config.stream
-            rows = range(len(labels)) if whole else sorted(trial.train_rows.tolist())
-            lines = (f"{row},{int(labels[row])}\n" for row in rows)
-            (self.path / "labels.csv").write_text("id,label\n" + "".join(lines))
+        for name, content in trial.files().items():
+            (self.path / name).write_bytes(content)
 
 
 @final
@@ -85,13 +76,15 @@ class TensorBoardLog:
 
     def __call__(self, progress: Progress) -> None:
         """Add one step's scalars."""
+        if progress.loss is None:
+            return
         found = {"train/loss": progress.loss} if progress.leak is None else {}
         found |= {f"test/{name}": value for name, value in (progress.test or {}).items()}
         found |= {f"leak/{name}": leak["pooled"] for name, leak in (progress.leak or {}).items()}
         for name, value in found.items():
             self._writer.add_scalar(name, value, progress.step)
 
-    def finish(self, _trial: Experiment, _results: dict[str, Any]) -> None:
+    def finish(self, _trial: Trial, _results: dict[str, Any]) -> None:
         """Close the log."""
         self._writer.close()
 

@@ -33,7 +33,16 @@ _KIND = "tacit sweep"
 # The data directory and the number of threads do not change what is asked for.
 _NOT_ASKED = {"data_dir", "threads"}
 # Settings that were added later: where one is off, the key is the same as without it.
-_LATER = ("rare",)
+_LATER: Mapping[str, Any] = {
+    "rare": None,
+    "pretrain": None,
+    "width": None,
+    "embed_bits": 32,
+    "embed_noise": 0.0,
+    "head": None,
+    "private_head": False,
+    "compare_silent": False,
+}
 
 
 @final
@@ -76,8 +85,8 @@ def key_of(config: TrainConfig, task: str, *, plugins: Iterable[Plugin] = ()) ->
     """
     # An unset number of parties was once written as 1: earlier results keep their key.
     settings = {**settings_of(config), "parties": config.parties or 1}
-    for name in _LATER:
-        if settings[name] is None:
+    for name, off in _LATER.items():
+        if settings[name] == off:
             del settings[name]
     asked = {"format": FORMAT, "task": task, "config": settings}
     names = json.dumps(settings)

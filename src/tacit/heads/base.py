@@ -8,19 +8,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tacit import measure
 from tacit.errors import InputError
 from tacit.nets import Inputs
 from tacit.spec import Registry, Specified
-
-OnEpoch: TypeAlias = Callable[[int, int, float], None]
-"""Called after each epoch: how many are done, how many there may be, and the training loss."""
 
 Source: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The label party's own columns of some rows: numbers and category codes."""
@@ -54,9 +52,13 @@ class EmbeddedRows:
         """Numbers in an embedding."""
         return int(self.embeddings.shape[1])
 
+    def cut(self, rows: Tensor) -> Tensor:
+        """Return the embeddings of some rows."""
+        return torch.from_numpy(np.asarray(self.embeddings[rows.numpy()], dtype=np.float32))
+
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return embeddings, own numbers and own codes of some rows."""
-        cut = torch.from_numpy(np.asarray(self.embeddings[rows.numpy()], dtype=np.float32))
+        cut = self.cut(rows)
         return (cut, None, None) if self.source is None else (cut, *self.source(rows))
 
 
@@ -75,9 +77,13 @@ class HeadSettings:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """How the training of a head went: ``epoch`` is the one kept, by ``score`` on held-out rows."""
+    """How the training of a head went: ``epoch`` is the one kept, by ``score`` on held-out rows.
+
+    A head that is not trained by epochs has one epoch, no step, and the loss at its end.
+    """
 
     epochs: int
+    steps: int = 0
     epoch: int | None = None
     measure: str | None = None
     score: float | None = None
@@ -98,8 +104,28 @@ class FittedHead(ABC):
         """Return what ``Head.load`` makes the same head from, without pickle."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadEpoch:
+    """The end of an epoch: how many are done and may be, the training loss, the head as it is.
+
+    ``head`` changes with the next epoch: whoever wants its predictions makes them now.
+    """
+
+    number: int
+    most: int
+    loss: float
+    head: FittedHead
+
+
+OnEpoch: TypeAlias = Callable[[HeadEpoch], None]
+
+
 class Head(Specified, ABC):
     """A kind of head. Subclasses are frozen dataclasses; their fields are its parameters."""
+
+    suffix: ClassVar[str]
+    """What the name of a file with a trained head ends with."""
 
     @abstractmethod
     def fit(
@@ -130,6 +156,24 @@ class Head(Specified, ABC):
     def describe(self) -> dict[str, Any]:
         """Return what results say of this head, as plain values."""
         return {"spec": str(self)}
+
+
+def held_out_score(
+    probs: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]
+) -> tuple[str, float]:
+    """Return what held-out rows judge a head by, and how good its predictions are by it.
+
+    The AUC of two classes, the accuracy of many; where all labels are of one class the loss with
+    its sign turned, so that more is better everywhere.
+
+    >>> held_out_score(np.float32([0.1, 0.9]), np.int64([0, 1]))
+    ('auc', 1.0)
+    """
+    if probs.ndim > 1:
+        return "accuracy", float(measure.accuracy(probs, labels))
+    if len(np.unique(labels)) < 2:
+        return "loss", -float(measure.log_loss(probs, labels))
+    return "auc", float(measure.auc(probs, labels))
 
 
 HEADS: Registry[Head] = Registry("head")

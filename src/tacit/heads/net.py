@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any, final
+from typing import final
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from tacit import measure, objective
 from tacit.errors import InputError
-from tacit.heads.base import HEADS, EmbeddedRows, Fitted, FittedHead, Head, HeadSettings, OnEpoch
+from tacit.heads.base import (
+    HEADS,
+    EmbeddedRows,
+    Fitted,
+    FittedHead,
+    Head,
+    HeadEpoch,
+    HeadSettings,
+    OnEpoch,
+    held_out_score,
+)
 from tacit.nets import Inputs
 from tacit.nets.embedding import FeatureEncoder
 from tacit.nets.initial_weights import draws_at, linear
@@ -24,6 +34,7 @@ from tacit.objective.base import Loss
 from tacit.spec import require
 
 _CHUNK = 8192
+_SAMPLE = 100_000  # rows are enough to take mean and scale from
 _FITTED = "fitted"
 
 
@@ -88,8 +99,11 @@ class Net(Head):
     """A net with two hidden layers and dropout, stopped where held-out rows stop improving.
 
     AdamW on cross-entropy; the weights kept are those of the epoch with the best AUC, or accuracy
-    of many classes, on held-out rows, and training ends ``patience`` epochs after it.
+    of many classes, on held-out rows, of equal ones the one with the least loss there, and training
+    ends ``patience`` epochs after it.
     """
+
+    suffix = "safetensors"
 
     first: int = 256
     second: int = 128
@@ -98,7 +112,8 @@ class Net(Head):
     patience: int = 8
 
     def __post_init__(self) -> None:
-        require(self.first >= 1 <= self.second, "net: layers are at least 1 wide", self.first)
+        least = min(self.first, self.second)
+        require(least >= 1, "net: layers must be at least 1 wide", least)
         require(0 <= self.dropout < 1, "net: dropout lies in [0, 1)", self.dropout)
         require(self.embedding >= 1, "net: embedding must be at least 1", self.embedding)
         require(self.patience >= 1, "net: patience must be at least 1", self.patience)
@@ -117,7 +132,7 @@ class Net(Head):
         """Train; torch's own generator, which dropout draws from, is as it was afterwards."""
         loss = _loss(classes)
         model = DenseNet(self, examples.width, examples.inputs, classes, seed=settings.seed)
-        model.rescale(examples.take(train)[0])
+        model.rescale(examples.cut(train[:: len(train) // _SAMPLE + 1]))
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
         )
@@ -128,29 +143,26 @@ class Net(Head):
                 losses.append(
                     _epoch(model, optimizer, examples, labels, train, settings.batch_size, loss)
                 )
-                done(epoch, settings.epochs, losses[-1])
                 since = 0 if best.look(model, examples, held, labels, epoch) else since + 1
+                done(_end(model, loss, losses, most=settings.epochs))
                 if len(held) and since == self.patience:
                     break
         if best.weights is not None:
             model.load_state_dict(best.weights)
-        return FittedNet(
-            model.eval(), loss, replace(best.fitted, epochs=len(losses), losses=tuple(losses))
-        )
+        steps = len(losses) * -(-len(train) // settings.batch_size)
+        fitted = replace(best.fitted, epochs=len(losses), steps=steps, losses=tuple(losses))
+        return FittedNet(model.eval(), loss, fitted)
 
     def load(self, content: bytes, *, width: int, inputs: Inputs | None, classes: int) -> FittedNet:
         """Return the net of these bytes."""
         model = DenseNet(self, width, inputs, classes, seed=0)
         try:
             model.load_state_dict(load(content))
-            facts = _metadata(content)
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise InputError(
-                f"this is not a saved head {self} for these columns: {error}"
-            ) from None
-        return FittedNet(
-            model.eval(), _loss(classes), Fitted(**{**facts, "losses": tuple(facts["losses"])})
-        )
+            fitted = _record(content)
+        except (RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            said = " ".join(str(error).split())
+            raise InputError(f"this is no saved head {self} for these columns: {said}") from None
+        return FittedNet(model.eval(), _loss(classes), fitted)
 
 
 @final
@@ -171,10 +183,14 @@ class FittedNet(FittedHead):
 
 @final
 class _Best:
-    """The weights of the best epoch so far by held-out rows; none without such rows."""
+    """The weights of the best epoch so far by held-out rows; none without such rows.
+
+    Few held-out rows have many epochs of one AUC: of those the one with the least loss is best.
+    """
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
+        self._score = (-math.inf, -math.inf)
         self.weights: dict[str, Tensor] | None = None
         self.fitted = Fitted(epochs=0)
 
@@ -186,28 +202,29 @@ class _Best:
             return True
         model.eval()
         probs = torch.cat([*_probabilities(model, self._loss, examples, held)]).numpy()
-        name, score = _score(probs, labels[held].numpy())
-        if self.fitted.score is not None and score <= self.fitted.score:
+        truth = labels[held].numpy()
+        name, score = held_out_score(probs, truth)
+        found = score, -float(measure.log_loss(probs, truth))
+        if found <= self._score:
             return False
+        self._score = found
         self.fitted = Fitted(epochs=0, epoch=epoch, measure=name, score=score)
         self.weights = {name: value.clone() for name, value in model.state_dict().items()}
         return True
 
 
-def _score(probs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> tuple[str, float]:
-    """Return what held-out rows are judged by, and how good these predictions are by it."""
-    if probs.ndim > 1:
-        return "accuracy", float(measure.accuracy(probs, labels))
-    if len(np.unique(labels)) < 2:
-        return "loss", -float(measure.log_loss(probs, labels))
-    return "auc", float(measure.auc(probs, labels))
+def _end(model: DenseNet, loss: Loss, losses: list[float], *, most: int) -> HeadEpoch:
+    """Return the end of the last epoch so far."""
+    number, kept = len(losses), tuple(losses)
+    head = FittedNet(model.eval(), loss, Fitted(epochs=number, losses=kept))
+    return HeadEpoch(number=number, most=most, loss=losses[-1], head=head)
 
 
-def _metadata(content: bytes) -> dict[str, Any]:
+def _record(content: bytes) -> Fitted:
     """Return the record in a file in safetensors' format: its header is JSON behind its length."""
     size = int.from_bytes(content[:8], "little")
-    found: dict[str, Any] = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][_FITTED])
-    return found
+    found = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][_FITTED])
+    return Fitted(**{**found, "losses": tuple(found["losses"])})
 
 
 def _loss(classes: int) -> Loss:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tacit.experiment.config import TrainConfig
-from tacit.experiment.run import run
+from tacit.experiment.run import Experiment
 from tacit.experiment.sweep_store import TrialRecord
 from tacit.papers.records import grouped, mean, mean_of, number, present, spread_of
 from tacit.papers.study import (
@@ -96,7 +96,8 @@ def by_method(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 def train_and_measure(config: TrainConfig) -> dict[str, Any]:
     """Train, and return what the tables need: AUCs without a sign, late leak AUCs, the TVD."""
-    trial, found = run(config)
+    trial = Experiment(config)
+    found = trial.train()
     looked = [part["leak"] for part in found["history"] if part["leak"]]
     late = looked[-max(1, len(looked) // _LATE) :]
     components = found.get("components") or {}

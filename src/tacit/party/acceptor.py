@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -49,7 +50,9 @@ def answer_hello(
     )
     problem = disagreement(theirs, ours)
     if problem is not None:
-        raise connection.wrong(f"{problem}; the plan of {name} is {plan.described()}")
+        named = plan.named_difference(theirs.plan_digest)
+        why = problem if named is None else f"{problem}: {named}"
+        raise connection.wrong(f"{why}; the plan of {name} is {plan.described()}")
     return ours
 
 
@@ -85,13 +88,55 @@ class Acceptor:
     waiting: Backoff
     log: Callable[[str], None]
 
-    def gather(self, *, finished: bool = False) -> list[PeerSession]:
-        """Return all feature parties, in their order, when they are here.
+    def serve(
+        self,
+        converse: Callable[[list[PeerSession]], None],
+        *,
+        finished: Callable[[], bool],
+        begin: Callable[[], None] = lambda: None,
+        awaited: Callable[[], tuple[str, ...]] | None = None,
+    ) -> str:
+        """Talk to the feature parties until a conversation comes to its end; return how it ended.
+
+        A peer that breaks the rules is refused, and one that was lost may come again.
+
+        Args:
+            converse: talks to all that are awaited, to the end of all work.
+            finished: whether nothing but their goodbye is left.
+            begin: is called before each wait.
+            awaited: who still has something to do here; without it, all have.
+        """
+        while True:
+            try:
+                begin()
+                names = self.peers if awaited is None else awaited()
+                peers = self.gather(names, finished=finished())
+            except SilenceError:
+                return "finished; not every feature party said goodbye"
+            except WorkersLostError as error:
+                self.log(str(error))
+                continue
+            try:
+                with ExitStack() as stack:
+                    for peer in peers:
+                        stack.enter_context(peer.connection)
+                    converse(peers)
+                return "finished"
+            except PeerError as error:
+                self.log(f"refused: {error}")
+            except LostError as error:
+                self.log(f"connection lost: {error}")
+
+    def gather(
+        self, names: tuple[str, ...] | None = None, *, finished: bool = False
+    ) -> list[PeerSession]:
+        """Return all feature parties, or those of some names, in order, when they are here.
 
         When all work is ``finished`` they need not come: soon ``SilenceError`` says so.
         """
+        awaited = self.peers if names is None else names
         sessions: dict[str, PeerSession] = {}
-        while len(sessions) < len(self.peers):
+        while len(sessions) < len(awaited):
             try:
                 transport = self.listener.accept(
                     timeout=GOODBYE if finished else self.waiting.left()
@@ -103,14 +148,14 @@ class Acceptor:
                 if finished:
                     _close(sessions.values())
                     raise
-                missing = ", ".join(name for name in self.peers if name not in sessions)
+                missing = ", ".join(name for name in awaited if name not in sessions)
                 self.waiting.note(f"no connection of {missing}")
                 continue
-            session = self._hear(transport)
+            session = self._hear(transport, awaited)
             if session is not None:
                 _close([sessions[session.hello.party]] if session.hello.party in sessions else [])
                 sessions[session.hello.party] = session
-        return [sessions[name] for name in self.peers]
+        return [sessions[name] for name in awaited]
 
     def _check_number(self, connection: Connection, hello: Hello) -> None:
         """Refuse one of several parties whose number is not its own: two would begin alike.
@@ -124,7 +169,7 @@ class Acceptor:
                 f"{', '.join(self.peers)}: write number = {own} into its file"
             )
 
-    def _hear(self, transport: Transport) -> PeerSession | None:
+    def _hear(self, transport: Transport, awaited: tuple[str, ...]) -> PeerSession | None:
         """Return who has come, if it says hello and is one of those that are waited for."""
         narrow = self.plan.wire_bits == 16
         connection = Connection(
@@ -136,6 +181,8 @@ class Acceptor:
             if hello.party not in self.peers:
                 raise connection.wrong(f"{hello.party} is not one of {', '.join(self.peers)}")
             self._check_number(connection, hello)
+            if hello.party not in awaited:
+                raise connection.wrong(f"{hello.party} has sent all that is needed and was let go")
         except PeerError as error:
             self.log(f"refused: {error}")
             connection.refuse(str(error))

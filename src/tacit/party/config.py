@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self, final
 from pydantic import Field, field_validator, model_validator
 
 from tacit._config import checked, read_toml
-from tacit.party.settings import TrainingSettings
+from tacit.party.settings import SILENT, TrainingSettings
 from tacit.wire.transport.tls import Files, Identity, load_identity
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ _LABEL_ONLY = (
     "monitor_every",
     "write_truth",
     "on_odd_embeddings",
+    "head",
 )
-_FEATURE_ONLY = ("classes", "number", "record")
+_FEATURE_ONLY = ("classes", "number", "record", "pretrain", "embed_noise", "refit")
 MOST_PEERS = 8
 _PATHS = ("data", "state", "keys", "certificate", "key", "ca", "label_secret", "witness")
 
@@ -71,12 +72,23 @@ class PartyConfig(TrainingSettings):
         default="float32", description="Or bfloat16: half the bytes, rounded values."
     )
     workers: int = Field(default=1, ge=1, le=64)
+    version: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="With silent: raise it on both sides to upload new rows or a new bottom.",
+    )
 
     # The feature party alone.
     classes: int = Field(default=2, ge=2)
     number: int = Field(default=0, ge=0, le=7)
     record: bool = Field(
         default=False, description="true writes what this party sees to a tape, for tacit audit."
+    )
+
+    refit: bool = Field(
+        default=False,
+        description="With silent: a later version trains its bottom anew; each shows more of rows.",
     )
 
     # The label party alone.
@@ -108,11 +120,14 @@ class PartyConfig(TrainingSettings):
             (_LABEL_ONLY, "label") if self.role == "feature" else (_FEATURE_ONLY, "feature")
         )
         for name in others:
+            if name == "protect" and self.silent:
+                continue
             if name in self.model_fields_set:
                 raise ValueError(f"{name} is for the {owner} party: this is a {self.role} party's")
         if self.role == "label" and self.protect is None:
             raise ValueError(self._no_protection())
         self._check_labels()
+        self._check_uploads()
         self._check_peers()
         self._check_workers()
         if (self.keys is None) == (self.certificate is None or self.key is None or self.ca is None):
@@ -142,6 +157,46 @@ class PartyConfig(TrainingSettings):
                     f"witness must be outside state, so that no copy restores both: "
                     f"got {witness} in {state}"
                 )
+
+    def _check_uploads(self) -> None:
+        if not self.silent:
+            for name, first in (("version", 1), ("refit", False)):
+                if getattr(self, name) != first:
+                    raise ValueError(
+                        f'{name} is for uploads of embeddings: write protect = "{SILENT}", or '
+                        f"leave {name} out"
+                    )
+            if self.private_head and self.workers > 1:
+                raise ValueError(
+                    f"private_head: embeddings are uploaded by one process, and workers = "
+                    f"{self.workers}: leave workers out, or private_head"
+                )
+            return
+        if self.width is None:
+            raise ValueError(
+                f'width is missing: with protect = "{SILENT}" write the same on both sides, such '
+                "as width = 32; fewer numbers show less of the inputs"
+            )
+        if self.share_metrics:
+            raise ValueError(
+                f'protect = "{SILENT}" does not go with share_metrics = true: measures depend on '
+                "labels; leave it out"
+            )
+        if self.workers > 1:
+            raise ValueError(
+                f'protect = "{SILENT}": embeddings are uploaded once, by one process, and workers '
+                f"= {self.workers}: leave workers out"
+            )
+        if self.embed_bits < 32 and self.wire != "float32":
+            raise ValueError(
+                f"wire = {self.wire!r} rounds numbers, and embed_bits = {self.embed_bits} sends "
+                "whole codes: leave one of them out"
+            )
+        if self.record:
+            raise ValueError(
+                f'record = true keeps gradients that come back, and protect = "{SILENT}" has none: '
+                "leave it out"
+            )
 
     def _check_peers(self) -> None:
         if self.role == "feature" and not isinstance(self.peer, str):
@@ -191,8 +246,13 @@ class PartyConfig(TrainingSettings):
 
     @property
     def own_state(self) -> Path:
-        """The folder of this process: the party's state, or within it that of a later worker."""
-        return self.state / f"worker-{self.worker}" if self.worker else self.state
+        """The folder of this process: the state, or within it that of a later worker or version."""
+        own = self.of_version(self.version)
+        return own / f"worker-{self.worker}" if self.worker else own
+
+    def of_version(self, version: int) -> Path:
+        """Return the folder of an upload: the party's state, or within it that of a later one."""
+        return self.state if version == 1 else self.state / f"version-{version}"
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -204,6 +264,8 @@ class PartyConfig(TrainingSettings):
         from tacit import nets  # noqa: PLC0415 - torch loads only when it is used
         from tacit.wire.protocol.plan import TrainingPlan  # noqa: PLC0415 - as above
 
+        if self.silent:
+            return self._upload_plan(predict=purpose == "predict")
         width = nets.get(self.model).cut_width(cut=self.cut, classes=classes)
         return TrainingPlan(
             epochs=self.epochs,
@@ -218,6 +280,26 @@ class PartyConfig(TrainingSettings):
             wire_bits=32 if self.wire == "float32" else 16,
             workers=self.workers if purpose == "train" else 1,
             worker=(self.worker or 0) if purpose == "train" else 0,
+            private_head=self.private_head,
+        )
+
+    def _upload_plan(self, *, predict: bool) -> TrainingPlan:
+        """Return the plan of uploads; how a head is trained on them is the label party's own."""
+        from tacit.wire.protocol.plan import TrainingPlan  # noqa: PLC0415 - as above
+
+        assert self.width is not None  # noqa: S101 - it was checked
+        return TrainingPlan(
+            epochs=1,
+            batch_size=1,
+            order_seed=0,
+            cut=(self.width,),
+            purpose="predict" if predict else "upload",
+            matching=self.matching,
+            test_percent=0,
+            save_every=1,
+            wire_bits=32 if self.wire == "float32" else 16,
+            embed_bits=self.embed_bits,
+            upload_version=self.version,
         )
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, final
 
-from tacit.errors import LostError
+from safetensors.torch import save
+
 from tacit.party.alignment_cache import keep_matching, matching_of, rounds_of
 from tacit.party.backoff import Backoff
 from tacit.party.build import OwnColumns, build_feature
-from tacit.party.config import PartyConfig, identity_of
+from tacit.party.calling import Caller, dialler
+from tacit.party.config import PartyConfig
+from tacit.party.embeddings import UploadForm
 from tacit.party.greeting import greet
 from tacit.party.proxies import RemoteLabel
 from tacit.party.record_exchange import RecordCopy, hand_back
@@ -27,38 +31,19 @@ from tacit.party.state_files import (
     table_of,
     waiting_for,
 )
+from tacit.party.upload import UPLOADED, send_embeddings
 from tacit.party.workers.group import worker_group
 from tacit.state_dir import StateFolder
 from tacit.tape.tape import TapeWriter
 from tacit.training.loop import Step, predict
 from tacit.training.party import FeatureEnd
 from tacit.training.recorder import RecordedFeatureParty
-from tacit.wire.protocol.connection import Connection, EndedError, RefusedError, Timings
-from tacit.wire.protocol.header import Limits
+from tacit.wire.protocol.connection import Connection
 from tacit.wire.protocol.messages import Bye, CheckpointMessage
 from tacit.wire.protocol.plan import TrainingPlan
-from tacit.wire.protocol.state_machine import Role
 from tacit.wire.psi.align import Alignment, join_common
-from tacit.wire.transport.base import Transport
-from tacit.wire.transport.grpc_client import dial
 
 RECORDS = "records"
-CONNECTING = 5.0
-MOST_REFUSALS = 3
-"""How often in a row a refusal may be answered with a new connection: what a bad connection
-garbled may pass the next time, what the label party means it says again."""
-
-
-def dialler(config: PartyConfig) -> Callable[[], Transport]:
-    """Return what opens a connection to the label party."""
-    return partial(
-        dial,
-        config.endpoint,
-        identity=identity_of(config),
-        peer=config.peers[0],
-        limits=Limits(),
-        timeout=CONNECTING,
-    )
 
 
 @final
@@ -126,34 +111,25 @@ class FeatureSession:
         connect = dialler(self.config)
         if self._workers is not None:
             connect = self._workers.dialling(connect)
-        offer, refusals = None, 0
-        while True:
-            stop = self.state.position
+        offer: int | None = None
+
+        def converse(connection: Connection) -> bool:
+            nonlocal offer
+            offer = self._converse(connection, offer, waiting, done)
+            return offer is None
+
+        def begin() -> None:
             if self._workers is not None:
                 self._workers.begin(self.state)
-            try:
-                with Connection(
-                    connect(),
-                    Role.FEATURE,
-                    timings=Timings(),
-                    narrow=self.plan.wire_bits == 16,
-                    depth=self.plan.depth,
-                ) as connection:
-                    offer = self._converse(connection, offer, waiting, done)
-                if offer is None:
-                    return "finished"
-            except EndedError:
-                self.state.save()
-                return "ended by the label party"
-            except RefusedError as error:
-                refusals = refusals + 1 if self.state.position == stop else 1
-                if refusals > MOST_REFUSALS:
-                    raise
-                self._log(str(error))
-            except LostError as error:
-                if self.state.finished():  # the goodbye was all that was left
-                    return "finished"
-                waiting.pause(str(error))
+
+        caller = Caller(plan=self.plan, connect=connect, waiting=waiting, log=self._log)
+        return caller.talk(
+            converse,
+            position=lambda: self.state.position,
+            finished=self._finished,
+            begin=begin,
+            ended=self.state.save,
+        )
 
     def _converse(
         self,
@@ -247,9 +223,32 @@ class FeatureSession:
             save=save,
             depth=self.plan.depth,
         )
+        if self.config.private_head:
+            self._upload(connection, common, schedule.steps)
         # Answered when every feature party has its last state: until then any may have to go back.
         connection.send(CheckpointMessage(step=schedule.steps - 1))
         connection.receive(CheckpointMessage)
+
+    def _finished(self) -> bool:
+        """Whether nothing but a goodbye is left."""
+        done = self.state.finished()
+        if not done or not self.config.private_head:
+            return done
+        return bool(self.folder.read(UPLOADED) == {"format": 1, "steps": self.state.stops()[-1]})
+
+    def _upload(self, connection: Connection, common: Alignment, steps: int) -> None:
+        """Send embeddings of all common rows by the trained bottom, for the label party's head."""
+        party, bottom = self.state.party, self.state.built
+        assert bottom is not None  # noqa: S101 - the run has gone to its last step
+        weights = save({n: w.contiguous() for n, w in bottom.models["bottom"].state_dict().items()})
+        send_embeddings(
+            connection,
+            lambda rows: party.embed(rows).flatten(1),
+            form=UploadForm.of(self.plan, len(common)),
+            bottom=sha256(weights).hexdigest(),
+            grid=None,
+        )
+        self.folder.write(UPLOADED, {"format": 1, "steps": steps})
 
     def _next_tape(self) -> TapeWriter:
         """Begin another tape; steps that are taken again after a return are on the next one."""

@@ -20,18 +20,22 @@ from tacit.party.alignment_cache import keep_matching, rounds_of
 from tacit.party.budget_plan import plan_party
 from tacit.party.build import OwnColumns, build_label, guard_of
 from tacit.party.config import PartyConfig
+from tacit.party.embeddings import StoredEmbeddings, UploadForm
 from tacit.party.journal import Journal
 from tacit.party.journaled_label import JournaledLabelEnd, JournaledLabelParty, Measured
+from tacit.party.label_head import head_of, keep_head, train_head
 from tacit.party.label_secrets import journal_of, kept_label_secret, noise_secret
 from tacit.party.label_session import LabelSession
 from tacit.party.metrics import LabelMeasures, results_of, told_of
 from tacit.party.run_state import BuiltParty, States
 from tacit.party.schedule import Schedule
 from tacit.party.state_files import Log, checkpoints_of, run_name
+from tacit.party.upload import receive_embeddings
 from tacit.party.workers.group import Finish, ReleaseCut
 from tacit.rng import Key
 from tacit.state_dir import StateFolder
 from tacit.training.embedding_watch import EmbeddingWatch
+from tacit.wire.protocol.connection import Connection
 from tacit.wire.psi.align import Alignment
 from tacit.wire.psi.rounds import Rounds
 
@@ -55,6 +59,7 @@ class LabelPartySession(LabelSession):
 
     def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
         super().__init__(config, folder, log=log)
+        self._head = head_of(config)
         self.measures = LabelMeasures(config, folder, classes=self.classes)
         self._key = noise_secret(folder.path)
         self._label_secret = kept_label_secret(config, folder, classes=self.classes)
@@ -175,6 +180,42 @@ class LabelPartySession(LabelSession):
         self._log(f"epoch {epoch + 1}: {line}")
         return told_of(test, shared=self.config.share_metrics)
 
+    def _finished(self) -> bool:
+        if not super()._finished() or not self.config.private_head:
+            return super()._finished()
+        common = self._matching().held
+        steps = self.state.stops()[-1]
+        return common is not None and all(s.complete for s in self._stored(common, steps))
+
+    def _stored(self, common: Alignment, steps: int) -> list[StoredEmbeddings]:
+        """Return what there is of embeddings by the bottoms as they are after so many steps."""
+        form = UploadForm.of(self.plan, len(common))
+        name = f"{common.digest} after {steps} steps"
+        return [
+            StoredEmbeddings(self.folder, peer, common=name, form=form)
+            for peer in self.config.peers
+        ]
+
+    def _trained(self, connections: list[Connection], steps: int) -> None:
+        if not self.config.private_head:
+            return
+        assert self._common is not None  # noqa: S101 - the run has aligned
+        self._log("embeddings of all common rows by the trained bottom models are taken")
+        receive_embeddings(connections, self._stored(self._common, steps), anew=True)
+
+    def _private_head(self, test: dict[str, float] | None) -> dict[str, Any]:
+        """Train the head that predicts, on true labels; nothing of it is ever sent."""
+        common = self._common or self._matching().held
+        if not self.config.private_head or common is None:
+            return {}
+        stored = self._stored(common, self.state.stops()[-1])
+        trained = train_head(
+            self.config, self._head, table=self.table, common=common, stored=stored, log=self._log
+        )
+        width = sum(held.form.width for held in stored)
+        keep_head(self.folder, trained, width=width, classes=self.classes)
+        return {"head": trained.record(), "test": trained.test, "public_test": test}
+
     def _write_truth(self) -> None:
         """Write the labels by position in the common order, for an audit of what was recorded."""
         if self._common is None or self.table.labels is None:
@@ -224,6 +265,7 @@ class LabelPartySession(LabelSession):
         missing = [name for name in _BY_RELEASES if not found[name] and kept.get(name)]
         results = found | {name: kept[name] for name in missing}
         self._log(results["verdict"]["text"])
+        results |= self._private_head(results["test"])
         if config.write_truth:
             self._write_truth()
         return results

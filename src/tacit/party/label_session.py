@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tacit.errors import LostError, PeerError, SilenceError, UsageError
+from tacit.errors import PeerError, UsageError
 from tacit.party.acceptor import Acceptor, Accepts, PeerSession
 from tacit.party.alignment_cache import matching_of
 from tacit.party.build import objective_of
@@ -30,7 +30,6 @@ from tacit.party.state_files import (
     table_of,
     waiting_for,
 )
-from tacit.party.workers.collectives import WorkersLostError
 from tacit.party.workers.group import WorkerGroup, worker_group
 from tacit.state_dir import StateFolder
 from tacit.training.loop import Step, predict
@@ -101,6 +100,11 @@ class LabelSession(ABC):
             kept = self._workers.checkpoints(checkpoints_of(self.config))
         self.state: RunState[JournaledLabelEnd] = RunState(kept, self.plan, self._build)
 
+    @property
+    def awaits_peers(self) -> bool:
+        """Whether a feature party has something to do here: at least its goodbye."""
+        return True
+
     def close(self) -> None:
         """Let another process have the journal, and the other workers go."""
         self._open.close()
@@ -110,8 +114,15 @@ class LabelSession(ABC):
 
         ``done`` hears of every finished step with its loss, and of the number of all.
         """
+        return self.finish(self.receive(listener, done))
+
+    def receive(self, listener: Accepts, done: Callable[[Step, int], None]) -> str:
+        """Do all that feature parties have a part in; return how it ended."""
         accepting = listener if self._workers is None else self._workers.accepting(listener)
-        ended = self.serve(acceptor_of(self.config, self.plan, accepting, self._log), done)
+        return self.serve(acceptor_of(self.config, self.plan, accepting, self._log), done)
+
+    def finish(self, ended: str) -> dict[str, Any]:
+        """Do what is left when no feature party is there any more; return what is known."""
         results = self._results(ended)
         self.folder.write("results.json", {"format": 1, **results})
         return results
@@ -127,6 +138,15 @@ class LabelSession(ABC):
     @abstractmethod
     def _results(self, ended: str) -> dict[str, Any]:
         """Return the results of this process."""
+
+    def _finished(self) -> bool:
+        """Whether nothing but the goodbyes of feature parties is left."""
+        return self.state.finished()
+
+    def _trained(  # noqa: B027 - most need nothing
+        self, connections: list[Connection], steps: int
+    ) -> None:
+        """Take what feature parties send after the last step, if they send anything."""
 
     def _begin(self) -> None:
         """Get ready to wait for the feature parties."""
@@ -148,25 +168,11 @@ class LabelSession(ABC):
 
         A peer that breaks the rules is refused and the run waits for one that does not.
         """
-        while True:
-            try:
-                self._begin()
-                peers = acceptor.gather(finished=self.state.finished())
-            except SilenceError:
-                return "finished; not every feature party said goodbye"
-            except WorkersLostError as error:
-                self._log(str(error))
-                continue
-            try:
-                with ExitStack() as stack:
-                    for peer in peers:
-                        stack.enter_context(peer.connection)
-                    self._converse(acceptor, peers, done)
-                return "finished"
-            except PeerError as error:
-                self._log(f"refused: {error}")
-            except LostError as error:
-                self._log(f"connection lost: {error}")
+        return acceptor.serve(
+            lambda peers: self._converse(acceptor, peers, done),
+            finished=self._finished,
+            begin=self._begin,
+        )
 
     def _converse(
         self, acceptor: Acceptor, peers: list[PeerSession], done: Callable[[Step, int], None]
@@ -269,6 +275,7 @@ class LabelSession(ABC):
             evaluate=evaluate,
             save=save,
         )
+        self._trained(connections, schedule.steps)
         for connection in connections:
             connection.receive(CheckpointMessage)
         for connection in connections:

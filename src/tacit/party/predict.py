@@ -6,70 +6,50 @@ import csv
 import io
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from tacit import data, nets
 from tacit.atomic import write_whole
-from tacit.errors import InputError, LostError, PeerError, UsageError
-from tacit.guard import Guard
-from tacit.objective import Learner, Setting
+from tacit.errors import InputError, LostError, PeerError
 from tacit.party.acceptor import Acceptor, PeerSession
 from tacit.party.alignment_cache import predict_rounds
-from tacit.party.build import bottom_of, objective_of, top_of
+from tacit.party.calling import dialler
 from tacit.party.config import PartyConfig
-from tacit.party.feature_session import dialler
 from tacit.party.greeting import greet, stop_of
 from tacit.party.label_session import acceptor_of, listen
 from tacit.party.proxies import RemoteFeature, RemoteLabel
 from tacit.party.schedule import piece_of
-from tacit.party.state_files import ENCODING, Log, checkpoints_of, waiting_for
-from tacit.rng import Key
+from tacit.party.state_files import Log, waiting_for
+from tacit.party.trained import TrainedModel, trained_model
 from tacit.state_dir import StateFolder, remove_own
 from tacit.training.loop import predict
 from tacit.training.metrics import utility
-from tacit.training.party import FeatureParty, LabelParty, adam
 from tacit.wire.protocol.connection import Connection, Timings
 from tacit.wire.protocol.messages import Bye, Predict
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import Role
 from tacit.wire.psi.align import Matching, find_common, join_common
-from tacit.wire.psi.rounds import Rounds
 from tacit.wire.transport.base import Transport
 
 PREDICTED = "predict-tables"
 """Where rows to predict are kept while they are, within the state folder."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Model:
-    """A party's part of the trained model, and the rows that it has for it."""
-
-    table: data.PartyTable
-    part: nn.Module
-    step: int
-    plan: TrainingPlan
-    learner: Learner | None = None
-    rounds: Rounds = field(default_factory=Rounds)
-
-
 def predict_rows(config: PartyConfig, rows: Path, out: Path, *, log: Log) -> dict[str, Any]:
     """Score the common rows of both parties' new files; the label party writes them to a file."""
     with ExitStack() as stack:
-        folder = stack.enter_context(StateFolder(config.state))
+        folder = stack.enter_context(StateFolder(config.of_version(config.version)))
         stack.callback(remove_own, folder.path / PREDICTED)
-        model = _trained(config, folder, rows)
+        model = trained_model(config, folder, rows, own_cache=folder.folder(PREDICTED))
         rounds = stack.enter_context(predict_rounds(folder, model.table))
         return _predict(config, replace(model, rounds=rounds), out, log)
 
 
-def _predict(config: PartyConfig, model: _Model, out: Path, log: Log) -> dict[str, Any]:
+def _predict(config: PartyConfig, model: TrainedModel, out: Path, log: Log) -> dict[str, Any]:
     found = {"party": config.name, "role": config.role, "step": model.step}
     if config.role == "feature":
         return {**found, "rows": _send(config, model, log)}
@@ -79,42 +59,7 @@ def _predict(config: PartyConfig, model: _Model, out: Path, log: Log) -> dict[st
     return {**found, "rows": len(ids), "predictions": str(out), "test": test}
 
 
-def _trained(config: PartyConfig, folder: StateFolder, rows: Path) -> _Model:
-    """Return the party's part as it is after training, with the new rows coded as in training."""
-    held, latest = folder.read(ENCODING), checkpoints_of(config).latest()
-    if held is None or latest is None:
-        raise UsageError(f"{config.state}: there is no trained model: run tacit party first")
-    encoding = data.Encoding.from_json(held, where=str(config.state / ENCODING))
-    table = data.load_party(
-        rows, role=config.role, encoding=encoding, own_cache=folder.folder(PREDICTED)
-    )
-    name = "bottom" if config.role == "feature" else "top"
-    inputs, classes = nets.Inputs(*table.inputs), table.classes or config.classes
-    part = (
-        bottom_of(config, inputs, classes=classes, number=config.number)
-        if name == "bottom"
-        else top_of(config, inputs, classes=classes, parties=len(config.peers), seed=0)
-    )
-    optimizer = adam(part, config.lr)
-    learner = None if name == "bottom" else _learner(config, table, part, optimizer)
-    models, optimizers = ({}, {}) if learner is None else (learner.models, learner.optimizers)
-    latest.restore(models={name: part, **models}, optimizers={name: optimizer, **optimizers})
-    plan = config.plan(classes=classes, purpose="predict")
-    return _Model(table=table, part=part, step=latest.step, plan=plan, learner=learner)
-
-
-def _learner(
-    config: PartyConfig, table: data.PartyTable, top: nn.Module, optimizer: torch.optim.Optimizer
-) -> Learner:
-    """Return the objective as it ended; it learns nothing here, so any labels and key will do."""
-    assert table.classes is not None  # noqa: S101 - a label party's table has classes
-    any_labels, any_key = torch.arange(table.classes), Key.from_seed(0)
-    return objective_of(config, table.classes).learner(
-        Setting(top=top, optimizer=optimizer, labels=any_labels, key=any_key)
-    )
-
-
-def _send(config: PartyConfig, model: _Model, log: Log) -> int:
+def _send(config: PartyConfig, model: TrainedModel, log: Log) -> int:
     """Send the embeddings of the common rows; return how many there were."""
     dial, waiting = dialler(config), waiting_for(config, log)
     while True:
@@ -130,15 +75,10 @@ def _send(config: PartyConfig, model: _Model, log: Log) -> int:
                 if start != model.step:
                     raise PeerError(f"the model here has {model.step} steps, there {start}")
                 common = join_common(connection, _matching(config, model, log))
-                party = FeatureParty(
-                    model.part,
-                    model.table.source(common.order),
-                    optimizer=adam(model.part, config.lr),
-                )
                 remote = RemoteLabel(connection, asking=Predict)
                 predict(
                     torch.arange(len(common)),
-                    features=[party],
+                    features=[model.sender(common)],
                     label=remote,
                     batch_size=piece_of(model.plan),
                 )
@@ -148,7 +88,7 @@ def _send(config: PartyConfig, model: _Model, log: Log) -> int:
             waiting.pause(str(error))
 
 
-def _receive(config: PartyConfig, model: _Model, log: Log) -> tuple[Any, Any, Any]:
+def _receive(config: PartyConfig, model: TrainedModel, log: Log) -> tuple[Any, Any, Any]:
     """Return ids, predicted probabilities, and the labels where the file has them."""
     with closing(listen(config, log)) as listener:
         acceptor = acceptor_of(config, model.plan, listener, log)
@@ -164,7 +104,7 @@ def _receive(config: PartyConfig, model: _Model, log: Log) -> tuple[Any, Any, An
 
 
 def _score(
-    config: PartyConfig, model: _Model, acceptor: Acceptor, peers: list[PeerSession], log: Log
+    config: PartyConfig, model: TrainedModel, acceptor: Acceptor, peers: list[PeerSession], log: Log
 ) -> tuple[Any, Any, Any]:
     for peer in peers:
         there, connection = stop_of(peer.hello), peer.connection
@@ -180,18 +120,7 @@ def _score(
     except InputError as error:
         raise PeerError(str(error)) from error
     remotes = [RemoteFeature(c, cut=model.plan.cut, asking=Predict) for c in connections]
-    label = LabelParty(
-        model.part,
-        torch.zeros(len(common), dtype=torch.int64),  # nothing is learned here
-        guard=Guard("none"),
-        objective=objective_of(config, model.table.classes or config.classes),
-        optimizer=adam(model.part, config.lr),
-        combined_by=config.combine,
-        source=table.source(common.order) if any(table.inputs) else None,
-        learner=model.learner,
-    )
-    rows = torch.arange(len(common))
-    probs: Tensor = predict(rows, features=remotes, label=label, batch_size=piece_of(model.plan))
+    probs = model.scorer(common, remotes)
     for remote, connection in zip(remotes, connections, strict=True):
         remote.settle()
         connection.receive(Bye)
@@ -199,7 +128,7 @@ def _score(
     return common.ids, probs.numpy(), truth
 
 
-def _matching(config: PartyConfig, model: _Model, log: Log) -> Matching:
+def _matching(config: PartyConfig, model: TrainedModel, log: Log) -> Matching:
     return Matching(
         ids=model.table.ids,
         private=config.matching == "private",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tacit import _config as defaults
 
+_OF_SILENT = ("pretrain", "width", "embed_bits", "embed_noise")
 SILENT = "silent"
 """What ``protect`` says where no gradient is sent: a mode of a run, no protection of gradients."""
 
@@ -104,6 +105,41 @@ class TrainingSettings(BaseModel, ABC):
         if isinstance(values, dict) and values.get("protect") == SILENT:
             return {**{n: v for n, v in defaults.SILENT.items() if n in cls.model_fields}, **values}
         return values
+
+    @model_validator(mode="after")
+    def _fits_what_is_sent(self) -> Self:
+        if self.silent:
+            self._check_silent()
+            return self
+        for name in _OF_SILENT:
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if value != default:
+                raise ValueError(
+                    f"{name} = {value} is for embeddings that are sent once: write "
+                    f'protect = "{SILENT}", or leave {name} out'
+                )
+        if self.head is not None and not self.private_head:
+            raise ValueError(
+                f"head = {self.head} is trained on embeddings that were sent once: write "
+                f'protect = "{SILENT}" or private_head = true, or leave head out'
+            )
+        return self
+
+    def _check_silent(self) -> None:
+        refused = {
+            "labels": "no label is sent, so none is to be randomised",
+            "private_head": "the head is private already, nothing of it is sent",
+        }
+        for name, why in refused.items():
+            if getattr(self, name):
+                raise ValueError(
+                    f'protect = "{SILENT}" does not go with {name}: {why}; leave it out'
+                )
+        if self.objective not in (None, "bce", "ce"):
+            raise ValueError(
+                f'protect = "{SILENT}" does not go with objective = {self.objective}: it works '
+                "through gradients, and none is sent; leave it out"
+            )
 
     @property
     def silent(self) -> bool:

@@ -1,6 +1,7 @@
 """Bottom models that a feature party trains alone, without labels, and then freezes."""
 
 # ruff: noqa: I001 - methods are listed in the order in which they are imported here
+from tacit.pretrain.progress import Kept, FitProgress
 from tacit.pretrain.base import PRETRAINERS, FrozenBottom, Pretrainer
 from tacit.pretrain.svd import SingularVectors
 from tacit.pretrain.pca import PrincipalComponents
@@ -10,13 +11,18 @@ from tacit.pretrain.contrastive import Contrastive
 from tacit.pretrain.concat import Concat
 from tacit.pretrain.random import RandomProjection
 from tacit.pretrain.auto import Auto
+from tacit.pretrain.coarse import Grid, noisy, packed, unpacked
+from tacit.pretrain.width import resolved
 
 __all__ = [
     "PRETRAINERS",
     "Auto",
     "Concat",
     "Contrastive",
+    "FitProgress",
     "FrozenBottom",
+    "Grid",
+    "Kept",
     "MaskedAutoencoder",
     "PatchClusters",
     "Pretrainer",
@@ -25,6 +31,10 @@ __all__ = [
     "SingularVectors",
     "get",
     "names",
+    "noisy",
+    "packed",
+    "resolved",
+    "unpacked",
 ]
 
 

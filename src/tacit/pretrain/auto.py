@@ -8,12 +8,13 @@ from typing import final
 from torch import Tensor
 
 from tacit.nets import Inputs
-from tacit.pretrain.base import PRETRAINERS, FrozenBottom, OnProgress, Pretrainer, State
+from tacit.pretrain.base import PRETRAINERS, FrozenBottom, Pretrainer
 from tacit.pretrain.concat import Concat
 from tacit.pretrain.contrastive import Contrastive
 from tacit.pretrain.masked import MaskedAutoencoder
 from tacit.pretrain.patches import PatchClusters
 from tacit.pretrain.pca import PrincipalComponents
+from tacit.pretrain.progress import FitProgress, State
 from tacit.pretrain.svd import SingularVectors
 from tacit.rng import Key
 
@@ -54,6 +55,10 @@ class Auto(Pretrainer):
         """Return the width of the chosen method."""
         return self.choose(inputs).embedding_width(inputs)
 
+    def passes(self, inputs: Inputs) -> int:
+        """Return the passes of the chosen method."""
+        return self.choose(inputs).passes(inputs)
+
     def learn(
         self,
         inputs: Inputs,
@@ -61,7 +66,7 @@ class Auto(Pretrainer):
         categorical: Tensor,
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return the tensors of the chosen method."""
         return self.choose(inputs).learn(inputs, numeric, categorical, key=key, progress=progress)

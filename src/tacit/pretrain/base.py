@@ -7,8 +7,7 @@ are, and no gradient is ever sent back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Self, TypeAlias, final
+from typing import ClassVar, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +15,10 @@ from torch import Tensor, nn
 from tacit.errors import InputError
 from tacit.nets import Inputs
 from tacit.nets.initial_weights import Seed
+from tacit.pretrain.progress import FitProgress, Kept, OnProgress, SavedTraining, State
 from tacit.rng import Key
 from tacit.spec import Registry, Specified
 
-OnProgress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of passes over the rows that are done, and how many there will be."""
-
-State: TypeAlias = Mapping[str, Tensor]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 _SIGNATURE = "fitted_on"
 
@@ -93,6 +89,10 @@ class Pretrainer(Specified, ABC):
     def embedding_width(self, inputs: Inputs) -> int:
         """Return the width of the embedding for these columns."""
 
+    def passes(self, inputs: Inputs) -> int:  # noqa: ARG002
+        """Return how many passes over the rows ``learn`` reports, the last one at its end."""
+        return 1
+
     @abstractmethod
     def learn(
         self,
@@ -101,7 +101,7 @@ class Pretrainer(Specified, ABC):
         categorical: Tensor,
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return the tensors of the bottom, from rows that were checked."""
 
@@ -118,8 +118,13 @@ class Pretrainer(Specified, ABC):
         *,
         seed: Seed,
         progress: OnProgress | None = None,
+        kept: Kept | None = None,
+        save_seconds: float = 10.0,
     ) -> FrozenBottom:
         """Return a frozen bottom, learned from one party's rows; the same one for the same seed.
+
+        With ``kept``, a call that was interrupted goes on at the next one: the bottom is, on the
+        same machine with as many threads, bit for bit the one of a call that was not.
 
         Args:
             inputs: what the columns are.
@@ -127,12 +132,27 @@ class Pretrainer(Specified, ABC):
             categorical: ``[N, c]`` codes, or None for a party without categories.
             seed: of an experiment, or a key.
             progress: called after each pass over the rows.
+            kept: where an unfinished training is saved after a pass, and looked for at the start.
+            save_seconds: there is at most one save in so many seconds.
         """
         key = seed if isinstance(seed, Key) else Key.from_seed(seed)
+        saved = None
+        if kept is not None:
+            columns = check_columns(inputs, numeric, categorical)
+            saved = SavedTraining(kept, self._training(inputs, columns, key), seconds=save_seconds)
         state = self.learn_checked(
-            inputs, numeric, categorical, key=key, progress=progress or _say_nothing
+            inputs,
+            numeric,
+            categorical,
+            key=key,
+            progress=FitProgress(progress or _say_nothing, saved),
         )
         return self.bottom(inputs, state)
+
+    def _training(self, inputs: Inputs, columns: tuple[Tensor, Tensor], key: Key) -> bytes:
+        """Return a digest of all that decides which bottom is learned."""
+        tags = b"".join(key.tag(part) for part in (_signature(inputs), *columns))
+        return key.digest(f"pretraining 1 {self} ".encode() + tags)
 
     @final
     @torch.no_grad()
@@ -143,7 +163,7 @@ class Pretrainer(Specified, ABC):
         categorical: Tensor | None,
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return what ``learn`` makes of rows that this method can use; refuse others."""
         if self.images and inputs.image is None:
@@ -227,12 +247,12 @@ def constant(columns: Tensor) -> Tensor:
     return (columns == columns[:1]).all(0)
 
 
-def generator(key: Key, purpose: str) -> torch.Generator:
-    """Return a torch generator of this purpose.
+def generator(key: Key, purpose: str, step: int = 0) -> torch.Generator:
+    """Return a torch generator of this purpose and step.
 
     It keeps few bits of the key; nothing secret hangs on it, since the bottom's owner draws.
     """
-    seed = int.from_bytes(key.digest(purpose.encode())[:7], "big")
+    seed = int.from_bytes(key.digest(f"{purpose} {step}".encode())[:7], "big")
     return torch.Generator().manual_seed(seed)
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tacit.nets import Inputs
-from tacit.pretrain.base import PRETRAINERS, FrozenBottom, OnProgress, Pretrainer, State
+from tacit.pretrain.base import PRETRAINERS, FrozenBottom, Pretrainer
+from tacit.pretrain.progress import FitProgress, State
 from tacit.rng import Key
 
 
@@ -56,6 +57,10 @@ class Concat(Pretrainer):
         """Return the sum of both widths."""
         return self.a.embedding_width(inputs) + self.b.embedding_width(inputs)
 
+    def passes(self, inputs: Inputs) -> int:
+        """Return the sum of both."""
+        return self.a.passes(inputs) + self.b.passes(inputs)
+
     def learn(
         self,
         inputs: Inputs,
@@ -63,16 +68,23 @@ class Concat(Pretrainer):
         categorical: Tensor,
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return the tensors of both under ``first`` and ``second``."""
-        return {
-            f"{name}.{part}": tensor
-            for name, method in (("first", self.a), ("second", self.b))
-            for part, tensor in method.learn_checked(
-                inputs, numeric, categorical, key=key, progress=progress
-            ).items()
-        }
+        saved, passes, before = progress.resume(), self.passes(inputs), 0
+        finished, both = dict[str, Tensor](), dict[str, Tensor]()
+        for name, method in (("first", self.a), ("second", self.b)):
+            state = part_of(saved, f"{name}.finished")
+            part = progress.part(name, before=before, total=passes, finished=finished)
+            before += method.passes(inputs)
+            learned = not state
+            if learned:
+                state = method.learn_checked(inputs, numeric, categorical, key=key, progress=part)
+            finished |= {f"{name}.finished.{at}": tensor for at, tensor in state.items()}
+            if learned:
+                progress.keep(finished.copy, before, always=True)
+            both |= {f"{name}.{at}": tensor for at, tensor in state.items()}
+        return both
 
     def bottom(self, inputs: Inputs, state: State) -> FrozenBottom:
         """Return both bottoms as one."""

@@ -15,12 +15,11 @@ from tacit.nets.initial_weights import convolution, draws_at, linear
 from tacit.pretrain.base import (
     PRETRAINERS,
     FrozenBottom,
-    OnProgress,
     Pretrainer,
-    State,
-    generator,
 )
+from tacit.pretrain.epochs import Epochs
 from tacit.pretrain.images import as_images, image_shape
+from tacit.pretrain.progress import FitProgress, State
 from tacit.pretrain.standardise import named
 from tacit.rng import Key
 from tacit.spec import require
@@ -86,6 +85,10 @@ class Contrastive(Pretrainer):
         """Return the width."""
         return self.width
 
+    def passes(self, inputs: Inputs) -> int:  # noqa: ARG002
+        """Return the epochs."""
+        return self.epochs
+
     def learn(
         self,
         inputs: Inputs,
@@ -93,37 +96,31 @@ class Contrastive(Pretrainer):
         categorical: Tensor,  # noqa: ARG002 - images have none
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return the weights of the encoder."""
         images = as_images(inputs, numeric)
         encoder = _encoder(images.shape[1], self.width, key)
-        with torch.enable_grad():
-            self._train(encoder, images, key, progress)
+        projection = linear(self.width, _PROJECTION, draws_at(key, "contrastive", "projection"))
+        model = nn.Sequential(encoder, nn.ReLU(), projection)
+
+        def loss(batch: Tensor, draws: torch.Generator) -> Tensor:
+            views = [_changed(images[batch], draws) for _ in range(2)]
+            return same_image_loss(model(torch.cat(views)))
+
+        plan = Epochs(
+            purpose="contrastive",
+            epochs=self.epochs,
+            steps=max(1, len(images) // _BATCH),
+            rate=_RATE,
+            weight_decay=_DECAY,
+        )
+        plan.train(model, loss, rows=len(images), key=key, progress=progress)
         return named("encoder", encoder)
 
     def bottom(self, inputs: Inputs, state: State) -> FrozenBottom:
         """Return the encoder."""
         return ContrastiveBottom(inputs, self.width).freeze(state)
-
-    def _train(self, encoder: nn.Module, images: Tensor, key: Key, progress: OnProgress) -> None:
-        draws = generator(key, "contrastive")
-        projection = nn.Sequential(
-            nn.ReLU(), linear(self.width, _PROJECTION, draws_at(key, "contrastive", "projection"))
-        )
-        weights = [*encoder.parameters(), *projection.parameters()]
-        optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=_DECAY)
-        steps = max(1, len(images) // _BATCH)
-        for epoch in range(self.epochs):
-            for group in optimizer.param_groups:
-                group["lr"] = _RATE * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-            for batch in torch.randperm(len(images), generator=draws).tensor_split(steps):
-                views = torch.cat([_changed(images[batch], draws) for _ in range(2)])
-                loss = same_image_loss(projection(encoder(views)))
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-            progress(epoch + 1, self.epochs)
 
 
 def same_image_loss(views: Tensor) -> Tensor:

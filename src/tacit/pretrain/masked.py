@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import final
 
@@ -17,11 +17,10 @@ from tacit.nets.initial_weights import draws_at, linear
 from tacit.pretrain.base import (
     PRETRAINERS,
     FrozenBottom,
-    OnProgress,
     Pretrainer,
-    State,
-    generator,
 )
+from tacit.pretrain.epochs import Epochs
+from tacit.pretrain.progress import FitProgress, State
 from tacit.pretrain.standardise import dense_width, named, one_hot
 from tacit.rng import Key
 from tacit.spec import require
@@ -31,6 +30,7 @@ _KNOTS = 129
 _MASKED = 0.3
 _BATCH = 256
 _RATE = 2e-3
+_DECAY = 0.01
 _FAR = 3.0
 
 
@@ -126,6 +126,10 @@ class MaskedAutoencoder(Pretrainer):
         """Return the width."""
         return self.width
 
+    def passes(self, inputs: Inputs) -> int:  # noqa: ARG002
+        """Return the epochs."""
+        return self.epochs
+
     def learn(
         self,
         inputs: Inputs,
@@ -133,7 +137,7 @@ class MaskedAutoencoder(Pretrainer):
         categorical: Tensor,
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return ranks and the weights of the encoder."""
         ranks = Ranks(inputs.numeric)
@@ -142,8 +146,16 @@ class MaskedAutoencoder(Pretrainer):
         encoder = _perceptron(widths, key, "encoder")
         decoder = _perceptron([self.width, _HIDDEN, dense_width(inputs)], key, "decoder")
         rows = ranks(numeric)
-        with torch.enable_grad():
-            _train(inputs, encoder, decoder, rows, categorical, self.epochs, key, progress)
+        plan = Epochs(
+            purpose="masked",
+            epochs=self.epochs,
+            steps=-(-len(rows) // _BATCH),
+            rate=_RATE,
+            weight_decay=_DECAY,
+        )
+        model = nn.Sequential(encoder, decoder)
+        loss = partial(_masked_loss, inputs, model, rows, categorical)
+        plan.train(model, loss, rows=len(rows), key=key, progress=progress)
         return {**named("ranks", ranks), **named("encoder", encoder)}
 
     def bottom(self, inputs: Inputs, state: State) -> FrozenBottom:
@@ -162,34 +174,22 @@ def _perceptron(widths: Sequence[int], key: Key, part: str) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def _train(
+def _masked_loss(
     inputs: Inputs,
-    encoder: nn.Module,
-    decoder: nn.Module,
+    model: nn.Module,
     ranks: Tensor,
     categorical: Tensor,
-    epochs: int,
-    key: Key,
-    progress: OnProgress,
-) -> None:
-    draws = generator(key, "masked")
-    rows, steps = len(ranks), -(-len(ranks) // _BATCH)
+    batch: Tensor,
+    draws: torch.Generator,
+) -> Tensor:
+    """Return the mean loss of these rows, restored from what a random mask leaves of them."""
+    numbers, codes = ranks[batch], categorical[batch]
     sizes = torch.tensor([1] * inputs.numeric + list(inputs.cardinalities))
-    optimizer = torch.optim.AdamW([*encoder.parameters(), *decoder.parameters()], lr=_RATE)
-    for epoch in range(epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = _RATE * (1 + math.cos(math.pi * epoch / epochs)) / 2
-        for batch in torch.randperm(rows, generator=draws).tensor_split(steps):
-            numbers, codes = ranks[batch], categorical[batch]
-            clean = torch.cat([numbers, one_hot(inputs, codes)], dim=1)
-            mask = (torch.rand(len(batch), inputs.columns, generator=draws) < _MASKED).float()
-            shown = clean * (1 - mask.repeat_interleave(sizes, dim=1))
-            restored = decoder(encoder(torch.cat([shown, mask], dim=1)))
-            loss = (_losses(inputs, restored, numbers, codes) * (0.5 + 0.5 * mask)).mean()
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        progress(epoch + 1, epochs)
+    clean = torch.cat([numbers, one_hot(inputs, codes)], dim=1)
+    mask = (torch.rand(len(batch), inputs.columns, generator=draws) < _MASKED).float()
+    shown = clean * (1 - mask.repeat_interleave(sizes, dim=1))
+    restored = model(torch.cat([shown, mask], dim=1))
+    return (_losses(inputs, restored, numbers, codes) * (0.5 + 0.5 * mask)).mean()
 
 
 def _losses(inputs: Inputs, restored: Tensor, numbers: Tensor, codes: Tensor) -> Tensor:

@@ -14,12 +14,11 @@ from tacit.nets import Inputs
 from tacit.pretrain.base import (
     PRETRAINERS,
     FrozenBottom,
-    OnProgress,
     Pretrainer,
-    State,
     generator,
 )
 from tacit.pretrain.images import as_images, image_shape
+from tacit.pretrain.progress import FitProgress, State
 from tacit.pretrain.standardise import empty_like, principal_directions
 from tacit.rng import Key
 from tacit.spec import require
@@ -92,6 +91,10 @@ class PatchClusters(Pretrainer):
         """Return the width."""
         return self.width
 
+    def passes(self, inputs: Inputs) -> int:  # noqa: ARG002
+        """Return one for the clusters, and one for the projection."""
+        return 2
+
     def learn(
         self,
         inputs: Inputs,
@@ -99,7 +102,7 @@ class PatchClusters(Pretrainer):
         categorical: Tensor,  # noqa: ARG002 - images have none
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return whitening, clusters and the projection."""
         _, height, width = image_shape(inputs)

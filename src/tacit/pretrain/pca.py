@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tacit.nets import Inputs
-from tacit.pretrain.base import PRETRAINERS, FrozenBottom, OnProgress, Pretrainer, State
+from tacit.pretrain.base import PRETRAINERS, FrozenBottom, Pretrainer
+from tacit.pretrain.progress import FitProgress, State
 from tacit.pretrain.standardise import Standardiser, named, principal_directions
 from tacit.rng import Key
 from tacit.spec import require
@@ -68,7 +69,7 @@ class PrincipalComponents(Pretrainer):
         categorical: Tensor,
         *,
         key: Key,  # noqa: ARG002 - nothing is drawn
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return statistics and directions."""
         columns = Standardiser(inputs)

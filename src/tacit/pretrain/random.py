@@ -9,8 +9,9 @@ from typing import final
 from torch import Tensor
 
 from tacit.nets import Inputs
-from tacit.pretrain.base import PRETRAINERS, FrozenBottom, OnProgress, Pretrainer, State
+from tacit.pretrain.base import PRETRAINERS, FrozenBottom, Pretrainer
 from tacit.pretrain.pca import PrincipalBottom
+from tacit.pretrain.progress import FitProgress, State
 from tacit.pretrain.standardise import Standardiser, named
 from tacit.rng import Key
 from tacit.spec import require
@@ -52,7 +53,7 @@ class RandomProjection(Pretrainer):
         categorical: Tensor,
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return statistics and directions."""
         columns = Standardiser(inputs)

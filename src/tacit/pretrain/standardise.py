@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tacit.errors import InputError
 from tacit.nets import Inputs
-from tacit.pretrain.base import State
+from tacit.pretrain.progress import State
 
 MOST = 4096
 """Dense columns; a table with more is for ``svd``, which never writes them down."""

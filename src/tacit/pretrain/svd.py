@@ -16,12 +16,11 @@ from tacit.nets import Inputs
 from tacit.pretrain.base import (
     PRETRAINERS,
     FrozenBottom,
-    OnProgress,
     Pretrainer,
-    State,
     constant,
     generator,
 )
+from tacit.pretrain.progress import FitProgress, State
 from tacit.pretrain.standardise import empty_like
 from tacit.rng import Key
 from tacit.spec import require
@@ -107,7 +106,7 @@ class SingularVectors(Pretrainer):
         categorical: Tensor,
         *,
         key: Key,
-        progress: OnProgress,
+        progress: FitProgress,
     ) -> State:
         """Return bins, the values that are kept, and a vector for each."""
         edges = quantile_edges(numeric)

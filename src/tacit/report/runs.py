@@ -22,6 +22,7 @@ from tacit.report.blocks import (
 from tacit.report.figures import Plot, Series, line_plot
 from tacit.report.page import write_page
 from tacit.report.plots import COMPONENTS, Dot, component_plot, dots, ratio_plot, trade_off
+from tacit.report.tradeoff import NOTHING_LEAKED
 
 _MEMORY = "memory"  # the attack that adds up all releases; its result may stand by itself
 
@@ -45,6 +46,11 @@ class _Run:
         return self.found.rows("history")
 
     @property
+    def silent(self) -> bool:
+        """Whether no gradient was sent."""
+        return self.found.text("protection") == "silent"
+
+    @property
     def memory(self) -> float | None:
         """The leak AUC of the attack that adds up all epochs."""
         return _memory(self.found)
@@ -64,7 +70,11 @@ class _Run:
 
         >>> _Run("a", Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")).worst()
         (0.9, 'memory')
+        >>> _Run("a", Fields({"protection": "silent"}, "")).worst()
+        (0.5, 'nothing was sent')
         """
+        if self.silent:
+            return NOTHING_LEAKED, "nothing was sent"
         values = [(leak.number("pooled"), name) for name, leak in self.leaks.items()]
         known = [(value, name) for value, name in values if value is not None]
         return max(known, default=(None, ""))
@@ -113,6 +123,10 @@ _READING = (
     "add up. Own output is the leak AUC of the feature parties' embedding itself, where it is one "
     "number wide."
 )
+_SILENT = (
+    "A silent run sends no gradient: its worst leak is 0.5 by construction, whatever the features "
+    "tell of labels. Its price is on the other side: embeddings show inputs."
+)
 _GRADIENTS = (
     "Each point is an example of the last epoch. Where the two classes lie apart along the "
     "gradient's axis, the gradient tells the label. The objective is designed so that its parts "
@@ -147,6 +161,7 @@ def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
         blocks=[
             *_verdicts(every),
             *_notes(every),
+            *_beside_silence(every),
             *([Facts(_facts(one))] if one else []),
             Heading("Results"),
             _table(every),
@@ -198,7 +213,7 @@ def _facts(run: _Run) -> list[tuple[str, Cell, str]]:
     return [
         ("Protection", found.text("protection") or None, found.text("objective")),
         ("Test AUC", run.test_auc, _note("accuracy", test.number("accuracy"))),
-        ("Worst leak AUC", leak, f"by {attack}" if attack else ""),
+        ("Worst leak AUC", leak, attack if run.silent or not attack else f"by {attack}"),
         (
             "Bound of one release",
             run.bound,
@@ -219,15 +234,65 @@ def _table(runs: Sequence[_Run]) -> TableBlock:
     ]
     return TableBlock(
         [heading for _, heading, _ in columns],
-        [[value(run) for _, _, value in columns] for run in runs],
+        [[value(run) for _, _, value in columns] for run in [*runs, *_silent_rows(runs)]],
         caption="Results of each run",
         fields=[field for field, _, _ in columns],
     )
 
 
+def _silent_rows(runs: Sequence[_Run]) -> list[_Run]:
+    """Return what silence gave on the split and seed of a run, as one more run of the table."""
+    return [
+        _Run(
+            "silent" if len(runs) == 1 else f"{run.name}, silent",
+            Fields(
+                {
+                    "protection": "silent",
+                    "dataset": run.found.text("dataset"),
+                    "test": {"auc": run.found.part_or_empty("silent").number("auc")},
+                },
+                f"{run.name}.silent",
+            ),
+        )
+        for run in runs
+        if run.found.part("silent") is not None
+    ]
+
+
+def _beside_silence(runs: Sequence[_Run]) -> list[PageBlock]:
+    """Return what gradients gained over silence: by a run's own comparison, or by a silent run."""
+    told: list[PageBlock] = []
+    for run in runs:
+        text = run.found.part_or_empty("silent").text("text")
+        if text:
+            told.append(Paragraph(text if len(runs) == 1 else f"{run.name}: {text}"))
+    for silent in [run for run in runs if run.silent and run.test_auc is not None]:
+        below = [
+            f"{run.name} ({run.test_auc:.4f})"
+            for run in runs
+            if not run.silent
+            and run.found.text("dataset") == silent.found.text("dataset")
+            and run.test_auc is not None
+            and silent.test_auc is not None
+            and run.test_auc < silent.test_auc
+        ]
+        if below:
+            told.append(
+                Paragraph(
+                    f"Below {silent.name}, which sent no gradient (test AUC {silent.test_auc:.4f}): "
+                    f"{', '.join(below)}. Their gradients are not worth sending."
+                )
+            )
+    if any(run.silent for run in runs):
+        told.append(Paragraph(_SILENT))
+    return told
+
+
 def _leakage(runs: Sequence[_Run]) -> list[PageBlock]:
     groups = {run.name: _dots(run) for run in runs}
     groups = {name: found for name, found in groups.items() if found}
+    if not groups and all(run.silent for run in runs):
+        return []  # the verdict says why there is nothing to attack
     if not groups:
         return [Paragraph("No attack ran: nothing is known about leakage.")]
     plot = dots(groups, title="Leak AUC of each attack, all batches together")
@@ -340,9 +405,9 @@ def _layers(runs: Sequence[_Run]) -> list[PageBlock]:
 
 def _releases(runs: Sequence[_Run]) -> list[PageBlock]:
     rows: list[list[Cell]] = [
-        [run.name, how, run.found.part_or_empty("releases").number(how)]
+        [run.name, how, run.found.part_or_empty("release_parameters").number(how)]
         for run in runs
-        for how in run.found.part_or_empty("releases").value
+        for how in run.found.part_or_empty("release_parameters").value
     ]
     claims = {run.name: run.found.part_or_empty("certificate").text("assumption") for run in runs}
     assumed: list[list[Cell]] = [[name, text] for name, text in claims.items() if text]

@@ -14,7 +14,16 @@ from tacit.fields import Fields, finite
 from tacit.report.blocks import Cell, Facts, Figure, Heading, PageBlock, Paragraph, TableBlock
 from tacit.report.figures import AxisChoice, Plot, axis, layout, plotly_text, style, with_opacity
 from tacit.report.page import templates, write_page
-from tacit.report.tradeoff import Panel, Strength, choose_axis, leaks_of, panels_of, utilities_of
+from tacit.report.tradeoff import (
+    Panel,
+    Strength,
+    below_silence,
+    choose_axis,
+    is_silent,
+    leaks_of,
+    panels_of,
+    utilities_of,
+)
 
 _WORDS = {"q95": "95% quantile over batches", "mean": "mean over batches", "pooled": "all batches"}
 _READING = (
@@ -22,6 +31,10 @@ _READING = (
     "marks are single runs. Leak AUC is how well an attack ranks the label party's positives: 0.5 "
     "is nothing, 1.0 is every label; mean and quantile are taken over batches, where chance alone "
     "lifts the number. Better is to the left, and up where more is better."
+)
+_SILENT = (
+    "Silent trials send no gradient, so nothing leaks about labels: they are drawn at 0.5 by "
+    "construction. Their price is on the other side: embeddings show inputs."
 )
 # The sheet of the SVG picture, in pixels.
 _WIDTH, _HEIGHT = 640, 380
@@ -119,9 +132,28 @@ def _figures(panels: Sequence[Panel], leak: str | None, utility: str | None) -> 
     leaks, utilities = _axes_of(panels, leak=leak, utility=utility)
     blocks: list[PageBlock] = [Heading("Trade-off")]
     blocks += [Figure(_plot(panel, leaks, utilities)) for panel in panels]
-    blocks += [Paragraph(_READING), Heading("Means over seeds")]
+    blocks += [*_beside_silence(panels), Paragraph(_READING), Heading("Means over seeds")]
     blocks += [_table(panel, leaks, utilities) for panel in panels]
     return blocks
+
+
+def _beside_silence(panels: Sequence[Panel]) -> list[PageBlock]:
+    """Return which protections are below silence, in words."""
+    told: list[PageBlock] = []
+    for panel in panels:
+        found = below_silence(panel)
+        if found:
+            where = f" ({panel.title})" if panel.title else ""
+            each = ", ".join(f"{name} {mean:.4f}" for name, mean, _ in found)
+            told.append(
+                Paragraph(
+                    f"Below silence{where}: with no gradient sent the test AUC is "
+                    f"{found[0][2]:.4f}, and the gradients of these are not worth sending: {each}."
+                )
+            )
+    if any(is_silent(trial) for panel in panels for trial in panel.trials):
+        told.append(Paragraph(_SILENT))
+    return told
 
 
 def _plot(panel: Panel, leaks: Sequence[str], utilities: Sequence[str]) -> Plot:

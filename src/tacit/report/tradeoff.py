@@ -16,6 +16,12 @@ _UTILITIES = ("test.auc", "test.loss", "train.loss", "test.accuracy", "test.nce"
 _KINDS = ("q95", "mean", "pooled")
 # The trials of a panel differ in these settings only.
 _INNER = ("protect", "labels", "seed")
+_DATA = ("dataset", "rows", "parties")
+"""What a silent trial shares with those that it is compared with: it has a training of its own."""
+_OF_SILENT = ("pretrain", "width", "head", "embed_bits", "embed_noise", "epochs", "lr")
+"""What tells silent trials of one panel apart."""
+NOTHING_LEAKED = 0.5
+"""The leak AUC of a run that sent nothing which depends on labels."""
 
 
 @final
@@ -61,19 +67,47 @@ class Panel:
 
 
 def panels_of(records: Iterable[Mapping[str, Any]]) -> list[Panel]:
-    """Return the trials that ran to their end, in one panel for each setting."""
+    """Return the trials that ran to their end, in one panel for each setting.
+
+    Silent trials are in every panel of their data: how end-to-end models are trained is nothing to
+    them.
+    """
     trials = [
         Fields(record, f"trial[{i}]")
         for i, record in enumerate(records)
         if record.get("state") == "done"
     ]
-    settings = [trial.part_or_empty("config").value for trial in trials]
-    varied = _varied(settings)
+    silent = [trial for trial in trials if is_silent(trial)]
+    sending = [trial for trial in trials if not is_silent(trial)]
     groups: dict[str, list[Fields]] = {}
-    for trial, config in zip(trials, settings, strict=True):
-        title = ", ".join(f"{name} {config.get(name)}" for name in varied)
+    varied = _varied([_settings(trial) for trial in sending])
+    for trial in sending:
+        title = ", ".join(f"{name} {_settings(trial).get(name)}" for name in varied)
         groups.setdefault(title, []).append(trial)
+    for trial in silent:
+        same = [found for found in groups.values() if _data(found[0]) == _data(trial)]
+        for found in same or [groups.setdefault(_data_title(trial, silent), [])]:
+            found.append(trial)
     return [Panel(title=title, families=_families(found)) for title, found in groups.items()]
+
+
+def is_silent(trial: Fields) -> bool:
+    """Return whether a trial sent no gradient."""
+    return trial.part_or_empty("config").text("protect") == "silent"
+
+
+def _settings(trial: Fields) -> Mapping[str, Any]:
+    return trial.part_or_empty("config").value
+
+
+def _data(trial: Fields) -> list[Any]:
+    return [_settings(trial).get(name) for name in _DATA]
+
+
+def _data_title(trial: Fields, silent: Sequence[Fields]) -> str:
+    """Return what the data of a silent trial are called, where none sends gradients on them."""
+    varied = [name for name in _varied([_settings(one) for one in silent]) if name in _DATA]
+    return ", ".join(f"{name} {_settings(trial).get(name)}" for name in varied)
 
 
 def _varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -87,11 +121,16 @@ def _varied(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _families(trials: Sequence[Fields]) -> list[Family]:
     found: dict[str, dict[tuple[tuple[float, ...], str], list[Fields]]] = {}
+    silent = _varied([_settings(trial) for trial in trials if is_silent(trial)])
+    told = [name for name in silent if name in _OF_SILENT]
     for trial in trials:
         config = trial.part_or_empty("config")
         protect, labels = config.text("protect") or "none", config.text("labels")
         family, order = family_of(protect, labels)
         name = " + ".join(text for text in (protect, labels) if text and text != "none") or "none"
+        if is_silent(trial):
+            name = ", ".join([name, *(f"{one} {config.value.get(one)}" for one in told)])
+            order = (config.number("width") or 0.0,)
         found.setdefault(family, {}).setdefault((order, name), []).append(trial)
     return [
         Family(
@@ -149,6 +188,8 @@ def value_of(trial: Fields, axis: str) -> float | None:
     >>> value_of(Fields({"results": found}, ""), "layers.bottom.0.norm.mean")
     0.6
     """
+    if is_silent(trial) and axis.startswith(("leak.", "memory_leak", "layers.")):
+        return NOTHING_LEAKED
     found, rest = trial.part_or_empty("results"), axis
     while rest not in found.value:  # a name may hold dots itself
         name = next((key for key in found.value if rest.startswith(f"{key}.")), None)
@@ -171,7 +212,31 @@ def leaks_of(panels: Sequence[Panel]) -> list[str]:
         for attack in inner.value
         for kind in _KINDS
     )
-    return [*named, *(["memory_leak"] if memory else []), *layers]
+    known = [*named, *(["memory_leak"] if memory else []), *layers]
+    silent = any(is_silent(trial) for panel in panels for trial in panel.trials)
+    return known or (
+        ["memory_leak"] if silent else []
+    )  # of silence alone there is one leak to draw
+
+
+def below_silence(panel: Panel) -> list[tuple[str, float, float]]:
+    """Return the protections whose mean test AUC is below silence: name, its AUC, and silence's.
+
+    Silence is the best strength of it that was run, by its mean over seeds.
+    """
+    axis = "test.auc"
+    means = [
+        (strength, mean)
+        for family in panel.families
+        for strength in family.strengths
+        if (mean := strength.mean(axis)) is not None
+    ]
+    silent = [mean for strength, mean in means if is_silent(strength.trials[0])]
+    if not silent:
+        return []
+    best = max(silent)
+    others = [(one.name, mean) for one, mean in means if not is_silent(one.trials[0])]
+    return [(name, mean, best) for name, mean in others if mean < best]
 
 
 def utilities_of(panels: Sequence[Panel]) -> list[str]:

@@ -43,6 +43,7 @@ class Kind(IntEnum):
     REFUSE = 9
     BYE = 10
     RECORDS = 11
+    UPLOAD = 12
 
     @property
     def word(self) -> str:

@@ -198,6 +198,44 @@ class Predict:
         check_whole("a part", self.part)
 
 
+@travels_as(
+    Kind.UPLOAD,
+    TensorBody(field="values", dims=range(2, 3)),
+    TensorBody(field="codes", dims=range(2, 3), dtypes=(uint8,)),
+    TextBody(required={"bottom": as_it_is}),
+    number="part",
+    empty=True,
+)
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Upload:
+    """Embeddings of common rows that the label party keeps: one part of several.
+
+    The feature party first says by which ``bottom`` they are made, the digest of a frozen model,
+    and from then on sends ``values``, or ``codes`` of so many bits as the plan says. The label
+    party answers without any of them: ``part`` is the one that it needs next.
+    """
+
+    part: int
+    values: Tensor | None = None
+    codes: Tensor | None = None
+    bottom: str | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("a part", self.part)
+        if sum(part is not None for part in (self.values, self.codes, self.bottom)) > 1:
+            raise InputError("an upload carries values, codes or the name of a bottom, not two")
+        if self.bottom is not None:
+            check_digest("a digest of a bottom", self.bottom)
+        if self.codes is not None and (self.codes.dtype != uint8 or self.codes.dim() != 2):
+            raise InputError(f"codes must be uint8 in two dimensions, got {self.codes.dtype}")
+
+    @property
+    def answers(self) -> bool:
+        """Whether this is the label party's: it carries nothing but a number."""
+        return self.values is None and self.codes is None and self.bottom is None
+
+
 @travels_as(Kind.CHECKPOINT, number="step", empty=True)
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +320,7 @@ Message: TypeAlias = (
     | Gradient
     | Evaluate
     | Predict
+    | Upload
     | CheckpointMessage
     | Records
     | Heartbeat

@@ -25,6 +25,7 @@ from tacit.wire.protocol.messages import (
     Hello,
     Message,
     Predict,
+    Upload,
 )
 
 
@@ -51,6 +52,7 @@ class State(StrEnum):
     PREDICTING = "predicting"
     SAVING = "saving"
     COMPARING = "comparing"  # records of the journal
+    STORING = "storing"  # embeddings that the label party keeps
     BROKEN = "broken"  # the peer broke the rules: all that is left is to refuse
     CLOSED = "closed"
 
@@ -74,6 +76,8 @@ _DIALOGUE: dict[Key, State] = {
     (Role.LABEL, State.SAVING, Kind.CHECKPOINT): State.READY,
     (Role.FEATURE, State.READY, Kind.RECORDS): State.COMPARING,
     (Role.LABEL, State.COMPARING, Kind.RECORDS): State.READY,
+    (Role.FEATURE, State.READY, Kind.UPLOAD): State.STORING,
+    (Role.LABEL, State.STORING, Kind.UPLOAD): State.READY,
 }
 _ASKING = (State.OPEN, State.READY)
 _ANSWERING = (
@@ -84,6 +88,7 @@ _ANSWERING = (
     State.PREDICTING,
     State.SAVING,
     State.COMPARING,
+    State.STORING,
 )
 _SIGNALS: dict[Key, State] = {
     **{(role, state, Kind.HEARTBEAT): state for role in Role for state in _ASKING + _ANSWERING},
@@ -246,6 +251,8 @@ def _problem(progress: _Progress, speaker: Role, message: Message) -> str | None
             return _release_problem(progress.under_way, message)
         case Evaluate() | Predict():
             return _part_problem(progress.pending, speaker, message)
+        case Upload() if message.answers != (speaker is Role.LABEL):
+            return "upload carries something from the feature party and nothing back"
         case CheckpointMessage():
             wanted = progress.next_step - 1
             wrong = f"a checkpoint is of the last step, {wanted}, got {message.step}"
