@@ -11,7 +11,7 @@ from tacit.report.figures import Plot, axis, layout, plotly_text
 # From no label to every label; light, so that the number of a run is readable in its mark.
 _COLOURS = ("#8FD3BD", "#F2D57E", "#F0949E")
 _INK, _EDGE, _UNKNOWN = "#14171B", "#7D8590", "#D5D9DE"
-_SMALL, _LARGE = 20, 34
+_SMALL, _LARGE = 18, 27
 _HEIGHT = 400
 
 
