@@ -114,12 +114,15 @@ def test_three_axes_draw_what_was_measured():
         "not audited": {"label_leak": 0.6, "input_leak": None, "auc": 0.75},
     }
     plot = report.three_axes(runs)
-    (marks,) = plot.data
-    assert (marks["x"], marks["y"]) == ([0.6, 0.9, 0.1], [0.78, 0.77, 0.7])
-    assert marks["marker"]["size"][0] > marks["marker"]["size"][1]
-    assert "<script>" not in str(marks)
-    assert len(plot.rows) == 4
-    assert report.three_axes({}).rows == []
+    found = [(mark["x"], mark["y"], mark["text"]) for mark in plot.data]
+    assert found == [([0.6], [0.78], ["1"]), ([0.9], [0.77], ["2"]), ([0.1], [0.7], ["3"])]
+    sizes = [mark["marker"]["size"] for mark in plot.data]
+    colours = [mark["marker"]["color"] for mark in plot.data]
+    assert sizes[0] > sizes[1] == sizes[2]
+    assert len(set(colours)) == 3  # one whose labels were not audited looks like no other
+    assert "<script>" not in str(plot.data)
+    assert [row[0] for row in plot.rows] == ["1: none", "2: silent", f"3: {ODD}", "4: not audited"]
+    assert report.three_axes({}).data == []
 
 
 def test_nothing_on_a_page_runs_or_loads_but_its_own_scripts(tmp_path, record):

@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 _STRENGTHS = np.logspace(-4, 6, 21)
 _TREES, _RATE, _LEAF, _BINS = 100, 0.1, 10, 63
-_MOST_FITS = 64  # boosted models at most, one for a number or for each class of a category
+_MOST_FITS = 32  # boosted models at most, one for a number or for each class of a category
 _UNITS, _BATCH, _EPOCHS, _CHECKS = 128, 100, 150, 10
 _HELD = 5  # of so many known rows one tells the network when to stop
 

@@ -66,7 +66,7 @@ class FeatureTable:
     def take(self, rows: npt.NDArray[np.int64]) -> Self:
         """Return some rows, without their ids."""
         return type(self)(
-            numeric={n: np.asarray(v, dtype=np.float64)[rows] for n, v in self.numeric.items()},
+            numeric={n: np.asarray(v)[rows].astype(np.float64) for n, v in self.numeric.items()},
             categorical={n: np.asarray(v)[rows] for n, v in self.categorical.items()},
             source=self.source,
         )

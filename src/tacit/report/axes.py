@@ -3,95 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 from tacit.fields import Fields
 from tacit.report.figures import Plot, axis, layout, plotly_text
 
-_SCALE = [[0, "#0E9470"], [0.5, "#E3B23C"], [1, "#C8283C"]]  # little, some, every label
-_SMALL, _LARGE = 11, 26
-_HEIGHT = 420
-_SIDES = ("top center", "bottom center")
+# From no label to every label; light, so that the number of a run is readable in its mark.
+_COLOURS = ("#8FD3BD", "#F2D57E", "#F0949E")
+_INK, _EDGE, _UNKNOWN = "#14171B", "#7D8590", "#D5D9DE"
+_SMALL, _LARGE = 18, 27
+_HEIGHT = 400
 
 
 def three_axes(runs: Mapping[str, Mapping[str, float | None]]) -> Plot:
-    """Return one mark for each run: test AUC over input leak, label leak by colour and size.
+    """Return one numbered mark for each run: test AUC over input leak, label leak by colour.
 
     A run is ``{"label_leak": .., "input_leak": .., "auc": ..}``: a leak AUC from 0.5 to 1, the
     share of inputs that is rebuilt from 0 to 1, and the test AUC. A run without input leak or AUC
-    is in the table only.
+    is in the table only; one without label leak is grey.
 
     >>> plot = three_axes({"silent": {"label_leak": 0.5, "input_leak": 0.9, "auc": 0.78}})
-    >>> plot.data[0]["x"], plot.data[0]["y"], plot.data[0]["text"]
-    ([0.9], [0.78], ['silent'])
+    >>> plot.data[0]["x"], plot.data[0]["y"], plot.data[0]["name"]
+    ([0.9], [0.78], '1: silent, label leak 0.50')
     """
-    found = {name: Fields(record, name) for name, record in runs.items()}
     rows = {
-        name: tuple(run.number(key) for key in ("auc", "input_leak", "label_leak"))
-        for name, run in found.items()
+        name: tuple(Fields(run, name).number(key) for key in ("auc", "input_leak", "label_leak"))
+        for name, run in runs.items()
     }
-    drawn = {
-        name: (auc, seen, label)
-        for name, (auc, seen, label) in rows.items()
+    data = [
+        _mark(f"{number}", name, auc=auc, seen=seen, label=label)
+        for number, (name, (auc, seen, label)) in enumerate(rows.items(), start=1)
         if auc is not None and seen is not None
-    }
-    aucs = [auc for auc, _, _ in drawn.values()]
+    ]
+    aucs = [auc for auc, seen, _ in rows.values() if auc is not None and seen is not None]
     title = "Label leak, input leak and what the model is worth"
     return Plot(
         title=title,
-        label=f"{title}: test AUC over input leak, one mark for each of "
+        label=f"{title}: test AUC over input leak, one numbered mark for each of "
         f"{', '.join(runs) or 'nothing'}; the redder and larger, the more labels leak. Best is "
         "up, left, small and green.",
-        data=[_marks(drawn)],
+        data=data,
         layout=layout(
-            axis("input leak: how much of the features is rebuilt", range=[-0.09, 1.09], nticks=6),
+            axis("input leak", range=[-0.07, 1.07], nticks=6),
             axis("test AUC", range=_span(aucs)),
             height=_HEIGHT,
-            showlegend=False,
         ),
-        header=["run", "test AUC", "input leak", "label leak (AUC)"],
-        rows=[[name, *values] for name, values in rows.items()],
+        header=["run", "test AUC", "input leak", "label leak"],
+        rows=[
+            [f"{number}: {name}", *values]
+            for number, (name, values) in enumerate(rows.items(), start=1)
+        ],
     )
 
 
-def _marks(drawn: Mapping[str, tuple[float, float, float | None]]) -> dict[str, object]:
-    """Return the marks; runs beside each other have their names above and below in turn."""
-    order = sorted(drawn, key=lambda name: (drawn[name][1], drawn[name][0]))
-    sides = {name: _SIDES[at % 2] for at, name in enumerate(order)}
-    labels = [drawn[name][2] for name in drawn]
-    share = [max(0.0, min(1.0, 2 * ((0.5 if v is None else v) - 0.5))) for v in labels]
+def _mark(
+    number: str, name: str, *, auc: float, seen: float, label: float | None
+) -> dict[str, object]:
+    leak = "label leak not measured" if label is None else f"label leak {label:.2f}"
+    share = 0.0 if label is None else max(0.0, min(1.0, 2 * (label - 0.5)))
+    colour = _UNKNOWN if label is None else _between(share)
     return {
         "type": "scatter",
         "mode": "markers+text",
-        "x": [seen for _, seen, _ in drawn.values()],
-        "y": [auc for auc, _, _ in drawn.values()],
-        "text": [plotly_text(name, at_most=22) for name in drawn],
-        "textposition": [sides[name] for name in drawn],
-        "textfont": {"size": 11},
+        "name": f"{number}: {plotly_text(name, at_most=30)}, {leak}",
+        "x": [seen],
+        "y": [auc],
+        "text": [number],
+        "textposition": "middle center",
+        "textfont": {"size": 12, "color": _INK},
         "cliponaxis": False,
-        "customdata": ["not measured" if v is None else f"{v:.3f}" for v in labels],
         "marker": {
-            "color": [0.5 if v is None else v for v in labels],
-            "size": [_SMALL + (_LARGE - _SMALL) * part for part in share],
-            "symbol": ["circle-open" if v is None else "circle" for v in labels],
-            "colorscale": _SCALE,
-            "cmin": 0.5,
-            "cmax": 1.0,
-            "showscale": True,
-            "colorbar": {
-                "title": {"text": "label leak", "side": "right"},
-                "thickness": 12,
-                "tickvals": [0.5, 0.75, 1.0],
-            },
+            "color": colour,
+            "size": _SMALL + (_LARGE - _SMALL) * share,
+            "opacity": 1,
+            "line": {"color": _EDGE, "width": 1},
         },
-        "hovertemplate": "%{text}<br>test AUC %{y:.4f}<br>input leak %{x:.3f}<br>"
-        "label leak %{customdata}<extra></extra>",
+        "hovertemplate": "%{fullData.name}<br>test AUC %{y:.4f}, input leak %{x:.3f}"
+        "<extra></extra>",
     }
 
 
+def _between(share: float) -> str:
+    """Return the colour of a share from 0 to 1.
+
+    >>> _between(0.0), _between(0.5), _between(1.0)
+    ('#8fd3bd', '#f2d57e', '#f0949e')
+    """
+    steps = list(pairwise(bytes.fromhex(colour.removeprefix("#")) for colour in _COLOURS))
+    at = min(int(share * len(steps)), len(steps) - 1)
+    part = share * len(steps) - at
+    mixed = (round(a + part * (b - a)) for a, b in zip(*steps[at], strict=True))
+    return "#" + bytes(mixed).hex()
+
+
 def _span(values: list[float]) -> list[float]:
-    """Return a range with room for the names above and below the marks."""
+    """Return a range with room for whole marks."""
     if not values:
         return [0.5, 1.0]
     low, high = min(values), max(values)
-    room = max(0.015, 0.25 * (high - low))
+    room = max(0.01, 0.15 * (high - low))
     return [low - room, high + room]

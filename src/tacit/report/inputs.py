@@ -93,7 +93,7 @@ def _bars(rows: Sequence[Fields], every: Mapping[str, Fields], *, epochs: int) -
             _bar(name, found, names, place=at) for at, (name, found) in enumerate(groups.items())
         ],
         layout=layout(
-            axis("gain: R2, or accuracy beyond the baseline", range=[_LOWEST, 1.02], nticks=6),
+            axis("gain", range=[_LOWEST, 1.02], nticks=6),
             axis(
                 "",
                 range=[len(names) - 0.4, -0.6],
