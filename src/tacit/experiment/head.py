@@ -76,10 +76,9 @@ def train_head(
     def done(end: HeadEpoch) -> None:
         found = utility(end.head.predict(rows, test).numpy(), truth)
         history.append(_part(end, found))
-        at, steps = end.number * per_epoch, end.most * per_epoch
-        tell(
-            Progress(step=at, steps=steps, part=end.number - 1, loss=end.loss, test=found, leak={})
-        )
+        at = {"step": end.number * per_epoch, "steps": end.most * per_epoch, "part": end.number - 1}
+        tell(Progress(**at, loss=end.loss))
+        tell(Progress(**at, loss=end.loss, test=found, leak={}))
 
     start = time.perf_counter()
     fitted = head.fit(
