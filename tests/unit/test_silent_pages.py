@@ -46,6 +46,8 @@ def test_the_page_of_a_silent_run_says_what_holds_and_what_it_costs(tmp_path):
     assert "silent: masked -&gt; net" in said
     assert "Test AUC after each epoch" in path.read_text()
     assert "by construction" in said
+    assert "another attack may find more" not in said
+    assert "for honest batches" not in said
 
 
 @pytest.mark.parametrize(("auc", "named"), [(0.777, True), (0.70, False)])

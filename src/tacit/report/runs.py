@@ -72,10 +72,10 @@ class _Run:
         >>> _Run("a", Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")).worst()
         (0.9, 'memory')
         >>> _Run("a", Fields({"protection": "silent"}, "")).worst()
-        (0.5, 'nothing was sent')
+        (0.5, '')
         """
         if self.silent:
-            return NOTHING_LEAKED, "nothing was sent"
+            return NOTHING_LEAKED, ""
         values = [(leak.number("pooled"), name) for name, leak in self.leaks.items()]
         known = [(value, name) for value, name in values if value is not None]
         return max(known, default=(None, ""))
@@ -172,7 +172,8 @@ def _verdicts(runs: Sequence[_Run]) -> list[PageBlock]:
         (name, one.text("state"), one.text("text")) for name, one in found if one is not None
     ]
     if len(runs) == 1:
-        return [Verdict(state, text) for _, state, text in verdicts]
+        attacked = not runs[0].silent
+        return [Verdict(state, text, attacked) for _, state, text in verdicts]
     return [Paragraph(f"{name}: {text}") for name, state, text in verdicts if state == "leaks"]
 
 
@@ -194,17 +195,27 @@ def _facts(run: _Run) -> list[tuple[str, Cell, str]]:
     return [
         ("Protection", found.text("protection") or None, found.text("objective")),
         ("Test AUC", run.test_auc, _note("accuracy", test.number("accuracy"))),
-        ("Worst leak AUC", leak, attack if run.silent or not attack else f"by {attack}"),
+        ("Worst leak AUC", leak, _found_by(run, attack)),
         (
             "Bound of one release",
             run.bound,
-            "for honest batches, under its assumption"
-            if run.bound is not None
-            else "no certificate",
+            _holds_for(run),
         ),
         ("Steps", found.number("steps"), f"{found.number('epochs') or '–'} epochs"),
         ("Seconds", found.number("seconds"), _note("steps/s", found.number("steps_per_second"))),
     ]
+
+
+def _found_by(run: _Run, attack: str) -> str:
+    if run.silent:
+        return "no gradient was sent"
+    return f"by {attack}" if attack else ""
+
+
+def _holds_for(run: _Run) -> str:
+    if run.silent:
+        return "by construction, whatever the other side does"
+    return "no certificate" if run.bound is None else "for honest batches, under its assumption"
 
 
 def _table(runs: Sequence[_Run]) -> TableBlock:
