@@ -12,7 +12,14 @@ from tacit.errors import PeerError
 from tacit.objective import get as get_objective
 from tacit.rng import Key
 from tacit.training import Embedding, LabelParty, adam
-from tacit.training.embedding_watch import FEWEST, EmbeddingWatch, Look, look_at, odd, repeated
+from tacit.training.embedding_watch import (
+    FEWEST,
+    EmbeddingWatch,
+    SampleStatistics,
+    repeated,
+    statistics_of,
+    unusual,
+)
 
 ROWS, WIDTH = 256, 64
 
@@ -238,9 +245,9 @@ def test_repeated_counts_all_but_the_most_frequent():
 
 
 def test_a_look_knows_no_labels():
-    look, _ = look_at(honest().numpy())
-    assert not odd(look)
-    assert {*Look.__dataclass_fields__} == {
+    found, _ = statistics_of(honest().numpy())
+    assert not unusual(found)
+    assert {*SampleStatistics.__dataclass_fields__} == {
         "equal",
         "gap",
         "flat",

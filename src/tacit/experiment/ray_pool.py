@@ -116,7 +116,7 @@ def _require_cluster(address: str) -> None:
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdigit():
         raise UsageError(f"--address {address}: must be HOST:PORT of the head node, or auto")
-    secure = os.environ.get("RAY_USE_TLS", "0") == "1"  # then Ray's own greeting decides
+    secure = os.environ.get("RAY_USE_TLS", "0") == "1"  # then Ray's own handshake decides
     with grpc.insecure_channel(address) as channel:
         try:
             if not secure:

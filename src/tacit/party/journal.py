@@ -225,7 +225,7 @@ class Journal:
     def allow_again(self, step: int) -> None:
         """Let a step be released once more with other content, an operator's decision.
 
-        It covers the evaluation after that step, where there was one. Whoever holds two releases
+        It covers the evaluation after that step, where there was one. A peer with two releases
         of a step can cancel noise, so the permission is kept on record and counted in
         :attr:`allowed`. One that was not used yet is not doubled.
         """

@@ -50,7 +50,7 @@ class JournalRecord:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Return the content of a record's bytes; its code is not looked at."""
+        """Return the content of a record's bytes; its code is not checked."""
         number, kind, step, high, seen, sent = _BODY.unpack_from(data)
         return cls(number=number, kind=kind, step=step, high=high, seen=seen, sent=sent)
 

@@ -104,8 +104,8 @@ class Batch:
             _check_probs(cut.probs)
         if not isinstance(cut.weight, int | float) or not 0 < cut.weight < math.inf:
             raise InputError(f"weight must be positive and finite, got {cut.weight}")
-        # By numpy, which asks for large pages: small ones took half of the time.
-        rows = torch.from_numpy(on_host(flat).astype(np.float64, order="C"))
+        # Allocated by numpy, which asks for large pages: small ones took half of the time.
+        rows = torch.from_numpy(np.empty(flat.shape)).copy_(flat)
         return cls(
             rows=rows,
             labels=labels,

@@ -33,12 +33,12 @@ _BEFORE_HELLO = (State.START, State.GREETED)
 
 @final
 class RefusedError(PeerError):
-    """The other party said that it will not go on, and why."""
+    """The other party refused to go on, with a reason."""
 
 
 @final
 class EndedError(LostError):
-    """The other party said goodbye, in good order but before the end."""
+    """The other party closed the connection in good order, but before the end of the run."""
 
 
 @final
@@ -87,8 +87,10 @@ class Connection:
         self._protocol = Protocol(role, depth=depth)
         self._early: deque[Message] = deque()  # came before it was asked for
         self._looks = 2 * depth if depth > 1 and role is Role.LABEL else 0
-        self._state = threading.Lock()  # the protocol is told one thing at a time
-        self._turn = threading.Lock()  # frames leave in the order in which the protocol heard them
+        self._state = threading.Lock()  # one message at a time changes the state
+        self._turn = (
+            threading.Lock()
+        )  # frames are sent in the order in which the state machine took them
         self._sent = time.monotonic()
         self._over = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="tacit-heartbeat", daemon=True)
@@ -109,7 +111,7 @@ class Connection:
     def receive(self, kind: type[Wanted]) -> Wanted:
         """Return the next message, which must be of this kind.
 
-        Signs of life are taken and not returned. A refusal raises ``RefusedError``, a goodbye out
+        Heartbeats are received and not returned. A refusal raises ``RefusedError``, a goodbye out
         of time ``EndedError``.
         """
         start = time.monotonic()
@@ -142,7 +144,7 @@ class Connection:
             raise
 
     def refuse(self, reason: str) -> None:
-        """Tell the peer why this side does not go on, if it can still be told, and close."""
+        """Send the reason why this side does not go on, if it can still be sent, and close."""
         text = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
         with suppress(TacitError):
             self.send(Refuse(reason=text[:LONGEST_REASON] or "no reason was given"))
@@ -162,9 +164,9 @@ class Connection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; a peer that is still there hears why, but not what an error here says.
+        """Close; a peer that is still connected gets a reason, but not the text of an error here.
 
-        Of several peers only the one that broke the rules is told so.
+        Of several peers only the one that broke the rules gets that as the reason.
         """
         if isinstance(error, PeerError) and not isinstance(error, RefusedError):
             if error.source in (None, self):
@@ -186,7 +188,7 @@ class Connection:
 
     def _next(self, waited: float) -> Message:
         times, state = self.timings, self._protocol.state
-        # Who has not said hello gets little time; who has may wait for others with signs of life.
+        # A peer has little time until its hello; after it, it may wait for others with heartbeats.
         limit = times.greeting if state is State.START else times.patience
         if waited > limit:
             raise SilenceError(f"{self._name} gave no answer for {limit:g} seconds")

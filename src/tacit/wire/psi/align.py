@@ -1,4 +1,4 @@
-"""Which examples all parties hold, found in private or in the clear, and told to everyone.
+"""Which examples all parties hold, found in private or in the clear, and sent to every party.
 
 The label party matches its ids with those of each feature party, keeps the examples that all of
 them have, and tells each which of the ids in common these are. With several feature parties, each
@@ -64,7 +64,7 @@ class Matching:
         peers: the other parties by name, at the label party in the order of their connections.
         held: a matching that was done before, for which no other is done if all still have it.
         rounds: says which set of ids each peer may show; None where only ``held`` will do.
-        log: hears the number of the round and how many ids each side has; the other side has
+        log: called with the number of the round and how many ids each side has; the other side has
             learned the same.
     """
 
@@ -166,7 +166,7 @@ def find_common(
 ) -> Alignment:
     """Do the label party's side with every feature party; return what all have.
 
-    ``settle`` raises UsageError where these will not do. Then nobody is told of them, and a party
+    ``settle`` raises UsageError where these will not do. Then they are sent to nobody, and a party
     that did not come with the matching of before is to blame: the others find theirs as it was.
     """
     asked = [connection.receive(Align) for connection in connections]
@@ -193,7 +193,7 @@ def find_common(
     except UsageError as error:
         raise others[0].wrong(str(error)) from error
     for connection, shared in zip(connections, rows, strict=True):
-        _tell(connection, shared, chosen, digest)
+        _send_chosen(connection, shared, chosen, digest)
     return common
 
 
@@ -237,10 +237,10 @@ def _heard(connection: Connection, current: _Round, first: Align) -> Indices:
     return rows
 
 
-def _tell(connection: Connection, shared: Indices, chosen: Indices, digest: str) -> None:
+def _send_chosen(connection: Connection, shared: Indices, chosen: Indices, digest: str) -> None:
     """Tell a feature party which of the examples shared with it everyone has, and in which order.
 
-    Where these are all of them, in the order that it knows, there is nothing to tell.
+    Nothing is sent where these are all of them, in the order that the peer has.
     """
     if not np.array_equal(shared, chosen):
         where = np.argsort(shared)
@@ -273,7 +273,7 @@ def _indices(connection: Connection, count: int, *, below: int) -> Indices:
 
 
 def _digest(ids: Ids, chosen: Indices, *, private: bool) -> str:
-    """Return the name of a matching: only those hear it who know all of its ids."""
+    """Return a digest that names a matching; only parties with all of its ids get it."""
     state = hashlib.sha256(b"tacit matching" + bytes([private]))
     for id_ in ids[chosen].tolist():
         state.update(f"{id_}\n".encode())

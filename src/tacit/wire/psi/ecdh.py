@@ -99,7 +99,7 @@ class PsiSide:
         executor: does the arithmetic; ``process_pool()`` for all cores, or else this thread.
         most: refuse sets that are larger, own or the peer's; about 400 bytes of memory per id.
         secrets: fresh ones, unless an intersection of the same ids is taken up again.
-        shown: hears what the peer shows, before it is answered; raises where it must not be.
+        shown: called with what the peer has sent, before it is answered; raises to refuse it.
 
     >>> feature, label = PsiSide("feature", [17, 4, 9]), PsiSide("label", ["9", "x", "17"])
     >>> mine, theirs = converse(feature, label)
@@ -274,7 +274,7 @@ class PsiSide:
 def converse(
     feature: PsiSide, label: PsiSide, *, tap: Callable[[bytes], object] | None = None
 ) -> tuple[Matched, Matched]:
-    """Let two sides talk to each other in memory; ``tap`` hears every message."""
+    """Run both sides in memory; ``tap`` is called with every message."""
     message = feature.start()
     while True:
         answer = label.answer(message)
