@@ -1,4 +1,4 @@
-"""``tacit report``: pages from what a training run or an audit left behind."""
+"""``tacit report``: pages about training runs, audits and sweeps."""
 
 from __future__ import annotations
 

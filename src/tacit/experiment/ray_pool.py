@@ -94,7 +94,7 @@ class RayPool:
 
 
 def _module(*, own: bool) -> ModuleType:
-    """Return ray; a cluster of our own takes only tasks from those who know its token."""
+    """Return ray; a cluster that is started here takes tasks only from clients with its token."""
     if own:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and not (
@@ -108,7 +108,7 @@ def _module(*, own: bool) -> ModuleType:
 
 
 def _require_cluster(address: str) -> None:
-    """See that something answers at the address: Ray itself would ask for minutes."""
+    """Check that something answers at the address: Ray itself would retry for minutes."""
     import grpc  # noqa: PLC0415 - loads only when used
 
     if address == "auto":

@@ -150,7 +150,7 @@ class Journal:
         )
 
     def mark(self, content: bytes) -> bytes:
-        """Return 32 bytes that stand for a content in a record and show nothing of it."""
+        """Return a keyed digest of a content for a record, 32 bytes."""
         return self._codes.mark(content)
 
     def check(self, step: int, embedding_digest: bytes) -> None:

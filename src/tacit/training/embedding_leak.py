@@ -1,4 +1,4 @@
-"""What the feature parties' own output says about labels, whatever the gradients show."""
+"""How much the embeddings themselves leak about labels, whatever the gradients leak."""
 
 from __future__ import annotations
 

@@ -335,8 +335,8 @@ class EmbeddingWatch:
         self.counts.update(["steps", *found])
         said = "; ".join(f"{kind}: {text}" for kind, text in found.items())
         line = (
-            f"the embeddings of step {step} are not those of an honest bottom model ({said}): "
-            "bounds about gradients do not hold for such batches"
+            f"the embeddings of step {step} are unlike those of any bottom model trained by the "
+            f"protocol ({said}): bounds about gradients do not hold for such batches"
         )
         if self.on_odd == "refuse":
             raise PeerError(line)

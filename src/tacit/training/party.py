@@ -1,4 +1,4 @@
-"""The two kinds of party, and what the training loop may ask of each.
+"""The two kinds of party, and their interfaces for the training loop.
 
 The loop in ``training/loop.py`` calls :class:`FeatureEnd` and :class:`LabelEnd`. Here they are the
 parties themselves; over a network, proxies with the same interfaces stand in for them.
@@ -126,7 +126,7 @@ def adam(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.opt
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shown:
-    """A batch as the label party saw it: the combined cut, what was made of it, what was sent."""
+    """A batch at the label party: the combined cut, its clean gradient, the release."""
 
     rows: Rows
     cut: Tensor

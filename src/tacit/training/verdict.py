@@ -1,4 +1,4 @@
-"""What a run that has ended gave away, in words: for its log and for its results."""
+"""The verdict on the label leakage of a finished run, for its log and its results."""
 
 from __future__ import annotations
 

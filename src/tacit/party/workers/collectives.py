@@ -1,4 +1,4 @@
-"""The workers of one party as a group: what they add up, gather and hand out among themselves.
+"""The workers of one party as a group: sums, gathers, scatters and broadcasts among them.
 
 Tensors and bytes only, over gloo: nothing that could execute. The group lives inside one party and
 is not encrypted; see ``rendezvous``.
@@ -171,7 +171,7 @@ class Collectives:
         self._transports = []
 
     def hold(self, transport: Transport) -> Transport:
-        """Return a transport to the other party; it is closed when a worker gives the round up."""
+        """Register a transport, which is closed when a worker gives the round up; return it."""
         self._transports.append(transport)
         self.check()
         return transport

@@ -62,7 +62,7 @@ ReleaseCut = Callable[[Cut], Released]
 
 @final
 class WorkerGroup:
-    """What a party's session asks of its other workers.
+    """The other workers of a party, as its session uses them.
 
     Args:
         collectives: of the party's workers.

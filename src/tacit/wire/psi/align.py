@@ -83,7 +83,7 @@ class Matching:
 
     @contextmanager
     def round_with(self, number: int) -> Iterator[_Round]:
-        """Open the round with one of the peers, and say so where it breaks off."""
+        """Open the round with one of the peers; log it if the round breaks off."""
         if self.rounds is None:
             raise LostError("the other party has another matching than worker 0 of this one")
         self.rounds.begin(self.ids)
@@ -109,7 +109,7 @@ class _Round:
     shown: PeerSet
 
     def rows(self, talk: Callable[[PsiSide], None], role: str) -> Indices:
-        """Let a side of a private intersection talk to the peer; return the common rows."""
+        """Run a side of a private intersection with the peer; return the common rows."""
         ids = self.matching.ids
         order = np.argsort(ids, kind="stable")  # so that the same ids are shown in the same order
         with ExitStack() as stack:
@@ -126,7 +126,7 @@ class _Round:
             return rows
 
     def settle(self, common: int) -> None:
-        """Put on record, and into the log, what came out."""
+        """Record and log the result."""
         self.shown.settle(common)
         there = f" and {self.shown.seen} there" if self.shown.seen else ""
         self.matching.log(
@@ -198,7 +198,7 @@ def find_common(
 
 
 def _anew(connection: Connection, message: Align) -> Align:
-    """Return the first message of a new matching, also from who still has an old one."""
+    """Return the first message of a new matching, also from a peer that still has an old one."""
     if message.held is None:
         return message
     connection.send(Align())
@@ -206,7 +206,7 @@ def _anew(connection: Connection, message: Align) -> Align:
 
 
 def _ask(connection: Connection, side: PsiSide) -> None:
-    """Find the common ids in private, as the one who asks."""
+    """Find the common ids in private, as the feature party, which sends first."""
     message: bytes | None = side.start()
     while message is not None:
         connection.send(Align(sealed=_sealed(message)))
@@ -214,7 +214,7 @@ def _ask(connection: Connection, side: PsiSide) -> None:
 
 
 def _heard(connection: Connection, current: _Round, first: Align) -> Indices:
-    """Find the common ids, as the one who answers; the last count stays unanswered."""
+    """Find the common ids in private, as the label party, which answers."""
     matching, last = current.matching, first
     if not matching.private:
         rows = hear_ids(connection, matching.ids, first, current.shown)

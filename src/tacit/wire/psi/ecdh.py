@@ -3,7 +3,7 @@
 Each side turns its ids into points of secp256k1, multiplies them by a secret of its own and sends
 them in a secret order. The other side multiplies them by its secret too and sends them back in
 the order in which they came. A point multiplied by both secrets is the same whoever came first, so
-equal ids, and only they, meet in equal values; a value tells nothing to who lacks one secret.
+equal ids, and only they, give equal values; without both secrets a value reveals nothing.
 
 Guarantee: between parties that follow the rules, under the decisional Diffie-Hellman assumption on
 secp256k1 with SHA-256 as a random oracle, each side learns which of its own ids the other has
