@@ -1,4 +1,4 @@
-"""``tacit data``: the data sets, where to get their files, and whether they are here."""
+"""``tacit data``: the data sets, where their files come from, and whether they are here."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class FeatureSession:
     Args:
         config: of this party.
         folder: its state folder, held by this process.
-        log: called with each line of the log.
+        log: hears what happens, line by line.
     """
 
     def __init__(self, config: PartyConfig, folder: StateFolder, *, log: Log) -> None:
@@ -102,7 +102,7 @@ class FeatureSession:
     def run(self, done: Callable[[int, int], None]) -> dict[str, Any]:
         """Train to the end; return what a feature party knows of it.
 
-        ``done`` is called after every step with its number and how many there are.
+        ``done`` hears of every finished step, with the number of all.
         """
         config = self.config
         ended = self._reach_the_end(waiting_for(config, self._log), done)
@@ -151,7 +151,7 @@ class FeatureSession:
                     raise
                 self._log(str(error))
             except LostError as error:
-                if self.state.finished():  # only the last Bye was missing
+                if self.state.finished():  # the goodbye was all that was left
                     return "finished"
                 waiting.pause(str(error))
 
