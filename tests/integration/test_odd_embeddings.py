@@ -60,7 +60,7 @@ def test_prototypes_are_refused_where_that_is_set(pair, wanted, tls):
             rogue.ready()
             before = bank.journal
             rogue.say(train(0, prototypes(rogue, 0)))
-            assert "are not those of an honest bottom model" in rogue.refused()
+            assert "are unlike those of any bottom model" in rogue.refused()
             bank.said("refused: the embeddings of step 0")
             assert bank.journal == before
             assert bank.party.watch.warnings["odd_embeddings"] == count

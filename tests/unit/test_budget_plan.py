@@ -15,7 +15,7 @@ from tacit.errors import BudgetError, InputError, ParameterError, UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.run import run
 from tacit.measure import auc_bound, leak_auc
-from tacit.party.budget_plan import claim_ahead, plan_budget, plan_party
+from tacit.party.budget_plan import largest_sum_kl, plan_budget, plan_party
 from tacit.party.config import PartyConfig
 from tacit.protect.base import NOISE_ONLY, RUNNING, WITHHELD
 from tacit.testing import low_rank_cut
@@ -66,8 +66,8 @@ def planned(budget, spec, *, labels=None, classes=2, releases=20):
         ("max_norm", None),
     ],
 )
-def test_what_is_claimed_ahead_is_what_releases_claim(spec, claim):
-    assert claim_ahead(protect.get(spec)) == (None if claim is None else pytest.approx(claim))
+def test_no_release_claims_more_than_its_protection_declares(spec, claim):
+    assert largest_sum_kl(protect.get(spec)) == (None if claim is None else pytest.approx(claim))
     if claim is not None:
         release = Guard(spec, seed=1).release(low_rank_cut(256, 12))
         assert release.certificate.sum_kl <= claim * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""What the label party finds odd about embeddings, and what honest bottom models never show."""
+"""Which embeddings the label party reports as unusual, and that trained bottom models are not."""
 
 import math
 
@@ -12,7 +12,14 @@ from tacit.errors import PeerError
 from tacit.objective import get as get_objective
 from tacit.rng import Key
 from tacit.training import Embedding, LabelParty, adam
-from tacit.training.embedding_watch import FEWEST, EmbeddingWatch, Look, look_at, odd, repeated
+from tacit.training.embedding_watch import (
+    FEWEST,
+    EmbeddingWatch,
+    SampleStatistics,
+    repeated,
+    statistics_of,
+    unusual,
+)
 
 ROWS, WIDTH = 256, 64
 
@@ -188,7 +195,7 @@ def test_the_log_hears_of_each_kind_once():
 def test_a_refused_batch_leaves_the_picture_as_it_was():
     watch = watched(honest(0), on_odd="refuse")
     for _ in range(2):
-        with pytest.raises(PeerError, match="step 1 are not those of an honest bottom model"):
+        with pytest.raises(PeerError, match="step 1 are unlike those of any bottom model"):
             watch([Embedding(step=1, values=prototypes(8) * 1e4)])
     watch([Embedding(step=1, values=honest(1))])
     assert watch.warnings["odd_embeddings"] == 2
@@ -238,9 +245,9 @@ def test_repeated_counts_all_but_the_most_frequent():
 
 
 def test_a_look_knows_no_labels():
-    look, _ = look_at(honest().numpy())
-    assert not odd(look)
-    assert {*Look.__dataclass_fields__} == {
+    found, _ = statistics_of(honest().numpy())
+    assert not unusual(found)
+    assert {*SampleStatistics.__dataclass_fields__} == {
         "equal",
         "gap",
         "flat",

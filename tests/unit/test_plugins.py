@@ -14,6 +14,7 @@ from tacit import Guard, attack, data, nets, objective, plugins, protect
 from tacit.errors import InputError, ParameterError, SpecError, UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.sweep_store import key_of
+from tacit.party.budget_plan import plan_budget
 from tacit.protect import Isotropic, Plan, Protection
 from tacit.protect.marvell.class_stats import ClassMeans
 from tacit.spec import Registry, Specified
@@ -338,3 +339,51 @@ def test_a_registry_takes_classes_of_its_kind_only():
             registry.register("x")(wrong)
     with pytest.raises(SpecError, match="a name is a letter"):
         registry.register("")(Specified)
+
+
+BOUNDED = (
+    "from dataclasses import dataclass\n"
+    "from tacit.protect import PROTECTIONS, Isotropic, Plan, Protection, noise_only\n"
+    '@PROTECTIONS.register("bounded")\n'
+    "@dataclass(frozen=True)\n"
+    "class Bounded(Protection):\n"
+    '    """Noise by the longest row: no two rows are farther apart than twice its length."""\n'
+    "    keeps_gaussian = True\n"
+    "    sum_kl: float = 0.1\n"
+    "    declared: float = 0.1\n"
+    "    def largest_sum_kl(self):\n"
+    "        return self.declared\n"
+    "    def plan(self, batch, memory):\n"
+    "        longest = float(batch.rows.norm(dim=1).max())\n"
+    "        if not longest:\n"
+    "            return noise_only(batch, None)\n"
+    "        noise = Isotropic(std=2 * longest / self.sum_kl**0.5)\n"
+    "        return Plan(noise=(noise,), memory=None, how='x', sum_kl=self.sum_kl,"
+    " any_covariance=True)\n"
+)
+
+
+def test_a_budget_is_planned_from_what_a_plugin_declares(tmp_path):
+    (tmp_path / "bounded.py").write_text(BOUNDED)
+    plugins.load_file(tmp_path / "bounded.py")
+
+    def planned(spec):
+        return plan_budget("sum_kl=0.5", protect=spec, labels=None, classes=2, releases=20)
+
+    assert planned("bounded").allowed == 5
+    assert planned("bounded | marvell(sum_kl=0.05, covariance=full)").allowed == 10
+    assert planned("marvell(sum_kl=0.05, covariance=full) | bounded").allowed == 10
+    with pytest.raises(UsageError, match=r"max_norm \| bounded.* claims nothing"):
+        planned("max_norm | bounded")
+    check = "check_what_a_budget_is_planned_from"
+    getattr(ProtectionContract("bounded"), check)()
+    with pytest.raises(AssertionError, match=r"0\.2 is above 0\.1"):
+        getattr(ProtectionContract("bounded(sum_kl=0.2)"), check)()
+
+
+def test_the_contract_checks_that_all_rows_get_the_same_noise(tmp_path):
+    source = BOUNDED.replace("Isotropic(std=2 *", "Isotropic(std=batch.rows.norm(dim=1) + 2 *")
+    (tmp_path / "bounded.py").write_text(source)
+    plugins.load_file(tmp_path / "bounded.py")
+    with pytest.raises(AssertionError, match="rows get different noise"):
+        ProtectionContract("bounded").check_what_a_budget_is_planned_from()

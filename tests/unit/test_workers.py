@@ -238,9 +238,9 @@ def test_what_fails_at_worker_0_fails_everywhere(trio, kind):
 
 def test_workers_at_different_steps_do_not_go_on(trio):
     told = at_once(
-        lambda: trio[0].tell("checkpoint 7", b"x"),
-        lambda: trio[1].tell("checkpoint 5"),
-        lambda: trio[2].tell("checkpoint 7"),
+        lambda: trio[0].broadcast("checkpoint 7", b"x"),
+        lambda: trio[1].broadcast("checkpoint 5"),
+        lambda: trio[2].broadcast("checkpoint 7"),
     )
     assert isinstance(told[1], WorkersLostError)
     assert "worker 0 of bank is at 'checkpoint 7', this one at 'checkpoint 5'" in str(told[1])

@@ -1,4 +1,4 @@
-"""Some examples with the labels that an attack recovered, for data that people can look at."""
+"""Examples with the labels that an attack recovered, for data that can be shown as pictures."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def show(found: dict[str, Any], *, as_json: bool) -> None:
 
 @final
 class Log:
-    """Lines on standard error, and where the run is at every so often."""
+    """Log lines and progress of the run on standard error."""
 
     def __init__(self, name: str) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -244,13 +244,13 @@ class Log:
 
     def step(self, done: int, steps: int) -> None:
         """Show every tenth of the run when it is done."""
-        self._tell(done, steps, "")
+        self._show(done, steps, "")
 
     def loss(self, step: Step, steps: int) -> None:
         """Show the same with the loss, at the party that knows it."""
-        self._tell(step.step + 1, steps, f", loss {step.loss:.4f}")
+        self._show(step.step + 1, steps, f", loss {step.loss:.4f}")
 
-    def _tell(self, done: int, steps: int, more: str) -> None:
+    def _show(self, done: int, steps: int, more: str) -> None:
         tenth = done * 10 // steps
         if tenth != self._shown:
             self._shown = tenth

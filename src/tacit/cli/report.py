@@ -1,4 +1,4 @@
-"""``tacit report``: pages from what a training run or an audit left behind."""
+"""``tacit report``: pages about training runs, audits and sweeps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def report(
     )
     if len(runs) == 1 and is_store(runs[0]):
         files = wanted.write(runs[0])
-        _tell(out, "sweep", files, as_json=as_json)
+        _print_summary(out, "sweep", files, as_json=as_json)
         return
     wanted.refuse_options()
     from tacit.report import audit_page, runs_page  # noqa: PLC0415 - loads only when used
@@ -62,10 +62,10 @@ def report(
         audit_page(out, found[audits[0]])
     else:
         runs_page(out, dict(zip(_names(list(found)), found.values(), strict=True)))
-    _tell(out, "audit" if audits else "runs", list(found), as_json=as_json)
+    _print_summary(out, "audit" if audits else "runs", list(found), as_json=as_json)
 
 
-def _tell(out: Path, kind: str, files: list[Path], *, as_json: bool) -> None:
+def _print_summary(out: Path, kind: str, files: list[Path], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"page": str(out), "kind": kind, "files": [str(p) for p in files]}))
         return

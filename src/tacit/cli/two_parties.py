@@ -82,7 +82,7 @@ def _process(config: Path) -> Iterator[tuple[subprocess.Popen[str], _Lines]]:
 
 @final
 class _Lines:
-    """What a process says on standard error, read as it comes so that it never has to wait."""
+    """The standard error of a process, read as it comes so that its pipe never fills."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.said: list[str] = []
@@ -93,7 +93,7 @@ class _Lines:
         self._reader.start()
 
     def first(self, pattern: re.Pattern[str]) -> str | None:
-        """Wait for a line and return what it says; None if the process ends without it."""
+        """Wait for a line and return its text; None if the process ends without it."""
         with self._came:
             self._came.wait_for(lambda: self._over or self._found(pattern) is not None)
             return self._found(pattern)

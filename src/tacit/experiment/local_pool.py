@@ -34,7 +34,7 @@ class Job:
     attempt: int = 1
 
     def message(self) -> dict[str, Any]:
-        """Return what a worker is told."""
+        """Return the message to a worker that starts the job."""
         plugins = [{"path": plugin.path, "source": plugin.source} for plugin in self.plugins]
         return {"task": self.task, "config": dict(self.config), "plugins": plugins}
 
@@ -42,7 +42,7 @@ class Job:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A job with its answer, or with the reason why there will be none."""
+    """A job with its answer, or with the reason why there is none."""
 
     job: Job
     answer: Mapping[str, Any] | None = None

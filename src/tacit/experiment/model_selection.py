@@ -35,7 +35,7 @@ class SelectedEpoch:
 
 @final
 class Selection:
-    """Looks at the model after every epoch and keeps the weights that do best on held-out rows.
+    """Judges the model after every epoch and keeps the weights that do best on held-out rows.
 
     The measure is the AUC of two classes and the accuracy of many. ``labels`` are what the label
     party trains on: with a label mechanism the randomised ones, and the true ones of held-out rows
@@ -73,10 +73,10 @@ class Selection:
 
     @property
     def choice(self) -> SelectedEpoch | None:
-        """The epoch that is kept; None before the first was looked at."""
+        """The epoch that is kept; None before the first was judged."""
         return None if self._kept is None else self._kept[0]
 
-    def look(self, epoch: int, step: int) -> None:
+    def judge(self, epoch: int, step: int) -> None:
         """Judge the model as it is now, and keep its weights if it is the best so far."""
         probs = predict(self._places, features=self._features, label=self._label).numpy()
         name = "auc" if probs.ndim == 1 else "accuracy"

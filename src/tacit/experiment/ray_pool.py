@@ -94,7 +94,7 @@ class RayPool:
 
 
 def _module(*, own: bool) -> ModuleType:
-    """Return ray; a cluster of our own takes only tasks from those who know its token."""
+    """Return ray; a cluster that is started here takes tasks only from clients with its token."""
     if own:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and not (
@@ -108,7 +108,7 @@ def _module(*, own: bool) -> ModuleType:
 
 
 def _require_cluster(address: str) -> None:
-    """See that something answers at the address: Ray itself would ask for minutes."""
+    """Check that something answers at the address: Ray itself would retry for minutes."""
     import grpc  # noqa: PLC0415 - loads only when used
 
     if address == "auto":
@@ -116,7 +116,7 @@ def _require_cluster(address: str) -> None:
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdigit():
         raise UsageError(f"--address {address}: must be HOST:PORT of the head node, or auto")
-    secure = os.environ.get("RAY_USE_TLS", "0") == "1"  # then Ray's own greeting decides
+    secure = os.environ.get("RAY_USE_TLS", "0") == "1"  # then Ray's own handshake decides
     with grpc.insecure_channel(address) as channel:
         try:
             if not secure:

@@ -291,7 +291,7 @@ class _Run:
         loss = mean(self.losses[part.first :])
         kept = self.trial.measures.keep(part.number, self._test, part=part.number, loss=loss)
         if self.trial.selection is not None:
-            self.trial.selection.look(part.number + 1, part.stop)
+            self.trial.selection.judge(part.number + 1, part.stop)
         self._report(part, loss, test=self._test, leak=kept["leak"])
 
     def _report(self, part: Part, loss: float, **more: Any) -> None:  # noqa: ANN401

@@ -290,8 +290,8 @@ class Guard:
     def _rounded(self, cut: Cut, draft: Draft) -> tuple[Tensor, float]:
         """Return the gradients as they will be sent, and the step they are multiples of."""
         if self.protection.identity:
-            grads = cut.grads.detach().clone()
-            check_untouched(draft.rows.to(grads).view_as(grads), grads)
+            grads = draft.rows.to(cut.grads).view_as(cut.grads)
+            check_untouched(grads, cut.grads)
             return grads, 0.0
         rows, grid = to_grid(draft.rows, dtype=cut.grads.dtype)
         return rows.to(cut.grads.device).reshape(cut.grads.shape), grid

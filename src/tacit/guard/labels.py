@@ -182,7 +182,7 @@ class LabelGuard:
         }
 
     def load_state(self, arrays: dict[str, npt.NDArray[Any]], values: dict[str, Any]) -> None:
-        """Take up the record of an earlier guard with the same secret and randomisation.
+        """Load the record of an earlier guard with the same secret and randomisation.
 
         Another post-processing, such as ``correction``, goes on with the same answers.
         """

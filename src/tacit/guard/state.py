@@ -34,7 +34,7 @@ _FORMAT = 2  # 1 drew other noise, and rounded to no grid
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Last:
-    """What is kept of the last release: enough to make it again, not the bytes themselves.
+    """What is stored of the last release: enough to compute it again, not its bytes.
 
     Attributes:
         step: its number.

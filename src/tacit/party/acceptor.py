@@ -77,7 +77,7 @@ class Acceptor:
         listener: accepts their connections.
         timings: how long to wait within a conversation.
         waiting: for those that are not there.
-        log: hears who was refused, and why.
+        log: called with a line about each peer that was refused.
     """
 
     name: str

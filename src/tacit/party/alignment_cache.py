@@ -37,7 +37,7 @@ def rounds_of(folder: StateFolder, table: data.PartyTable) -> Iterator[Rounds]:
 
 @contextmanager
 def predict_rounds(folder: StateFolder, table: data.PartyTable) -> Iterator[Rounds]:
-    """Open the rounds of predictions; each command is the operator's word for one more."""
+    """Open the rounds of predictions; each command allows one more."""
     with _opened(folder, PREDICT_ROUNDS) as rounds:
         rounds.remedy = ONCE
         rounds.again()
@@ -111,7 +111,7 @@ def _held(folder: StateFolder, table: data.PartyTable) -> Alignment | None:
 
 
 def _facts(rows: bytes, table: data.PartyTable) -> dict[str, str]:
-    """Return what stands for the stored rows, and for the table that they are rows of."""
+    """Return digests of the stored rows and of the table that they are rows of."""
     ids = np.ascontiguousarray(table.ids)
     return {
         "rows": hashlib.sha256(rows).hexdigest(),

@@ -1,4 +1,4 @@
-"""Waiting for someone: try again and again, say so after ten seconds, and give up in the end."""
+"""Waiting for another process: retry, log after ten seconds, give up at a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Backoff:
     Args:
         peer: who is waited for, in messages.
         limit: give up after so many seconds.
-        log: hears once per wait that, and why, it is taking long.
+        log: called once per wait when it takes long, with the reason.
         remedy: what to do where nobody comes.
         longest: seconds of the longest pause; pauses begin short and double.
     """
@@ -41,7 +41,7 @@ class Backoff:
         self.over()
 
     def over(self) -> None:
-        """The other process is there: the next wait begins anew."""
+        """End the wait: the other process has answered."""
         self._start: float | None = None
         self._pause = min(_SHORTEST, self._longest)
         self._told = False

@@ -11,32 +11,31 @@ from tacit.accounting import Budget, Forecast, Ledger, forecast
 from tacit.accounting.budget import label_epsilon, rounded_down
 from tacit.errors import BudgetError, UsageError
 from tacit.guard import Guard
-from tacit.measure import sum_kl_for_error
 from tacit.party.config import PartyConfig
 from tacit.protect import Chain, get
-from tacit.protect.gaussian import Gaussian, Iso
-from tacit.protect.marvell.protection import Marvell
 
 
-def claim_ahead(protection: Chain) -> float | None:
+def largest_sum_kl(protection: Chain) -> float | None:
     """Return the ``sum_kl`` that no release with a claim exceeds, whatever the batch.
 
-    ``marvell(sum_kl=...)`` and ``marvell(error=...)`` with full covariances reach their target in
-    every batch. Noise before them keeps classes Gaussian only if it is the same for all rows, and
-    a stage after them that looks at labels voids what they claim.
+    It is the smallest that a stage declares, as a certificate makes the strongest claim. Noise
+    before a stage keeps classes Gaussian only if it is the same for all rows, and a stage that
+    looks at labels voids what earlier ones claim.
 
-    >>> claim_ahead(get("marvell(sum_kl=0.1, covariance=full)"))
+    >>> largest_sum_kl(get("marvell(sum_kl=0.1, covariance=full)"))
     0.1
-    >>> claim_ahead(get("marvell(s=4, covariance=full)")) is None
+    >>> largest_sum_kl(get("marvell(s=4, covariance=full)")) is None
     True
     """
-    claim: float | None = None
+    found: float | None = None
     gaussian = True
     for stage in protection.stages:
-        if "labels" in stage.needs:
-            claim = _target(stage) if isinstance(stage, Marvell) and gaussian else None
-        gaussian = gaussian and isinstance(stage, Gaussian | Iso)
-    return claim
+        found = None if "labels" in stage.needs else found
+        own = stage.largest_sum_kl() if gaussian else None
+        if own is not None:
+            found = own if found is None else min(found, own)
+        gaussian = gaussian and stage.keeps_gaussian
+    return found
 
 
 def plan_budget(
@@ -57,7 +56,7 @@ def plan_budget(
     if labels is not None:
         _check_labels(limit, labels, classes)
         return None
-    each = claim_ahead(get(protect))
+    each = largest_sum_kl(get(protect))
     plan = forecast(releases, 1.0 if each is None else each, budget=limit)
     if limit.kind == "epsilon":
         raise UsageError(
@@ -100,26 +99,10 @@ def plan_party(config: PartyConfig, *, classes: int, repeats: int = 0) -> Foreca
     )
 
 
-def _target(stage: Marvell) -> float | None:
-    if stage.covariance != "full":
-        return None
-    return stage.sum_kl if stage.error is None else sum_kl_for_error(stage.error)
-
-
 def _unplanned(protection: Chain) -> str:
     """Return why nothing can be said of a release before its batch is there."""
-    last = next((s for s in reversed(protection.stages) if "labels" in s.needs), None)
-    if isinstance(last, Marvell) and last.s is not None:
-        return (
-            f"what a release of {protection} costs depends on the labels of its batch, so that "
-            "where the budget ends would tell something of them"
-        )
-    if isinstance(last, Marvell) and last.covariance != "full":
-        return (
-            f"{protection} claims nothing where gradients lie near a few directions, and whether "
-            "they do depends on the labels of each batch"
-        )
-    return f"{protection} claims nothing that a budget could count"
+    reads_labels = (stage for stage in reversed(protection.stages) if "labels" in stage.needs)
+    return f"{protection} {next(reads_labels, protection.stages[-1]).why_unplanned()}"
 
 
 def _check_labels(budget: Budget, labels: str, classes: int) -> None:

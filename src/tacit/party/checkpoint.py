@@ -74,7 +74,7 @@ class CheckpointStore:
         keep: how many checkpoints to keep.
 
     Attributes:
-        damaged: a line for each checkpoint that the last look at the store left out.
+        damaged: a line for each damaged checkpoint, as of the last reading of the store.
     """
 
     def __init__(self, path: Path | str, *, run: str, keep: int = 2) -> None:
@@ -152,14 +152,14 @@ class CheckpointStore:
         found = [match for match in map(_FOLDER.fullmatch, names) if match]
         return sorted((int(m[1]), int(m[2] or 0), self.path / m[0]) for m in found)
 
-    def _each(self, look: Callable[[Path], _Seen], *, only: int | None = None) -> Iterator[_Seen]:
-        """Yield what there is to see, newest first, and note what is damaged."""
+    def _each(self, read: Callable[[Path], _Seen], *, only: int | None = None) -> Iterator[_Seen]:
+        """Yield what ``read`` returns of each checkpoint, newest first, and note damaged ones."""
         self.damaged = ()
         for step, _, folder in reversed(self._folders()):
             if only not in (None, step):
                 continue
             try:
-                seen = look(folder)
+                seen = read(folder)
             except UsageError:
                 raise
             except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:

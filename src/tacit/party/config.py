@@ -102,7 +102,8 @@ class PartyConfig(TrainingSettings):
     )
     write_truth: bool = False
     on_odd_embeddings: Literal["warn", "refuse"] = Field(
-        default="warn", description="Or refuse: embeddings that no honest bottom model sends."
+        default="warn",
+        description="Or refuse: embeddings unlike those of any trained bottom model.",
     )
 
     @field_validator("name", "peer")

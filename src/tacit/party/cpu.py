@@ -1,4 +1,4 @@
-"""How many cores this process may use: what the machine has is often not what a party gets."""
+"""How many cores this process may use: in a container often fewer than the machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first words of a conversation: who is there, by which plan, and from which step on."""
+"""The handshake at the start of a connection: name, plan, and the step to start from."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Journal:
         )
 
     def mark(self, content: bytes) -> bytes:
-        """Return 32 bytes that stand for a content in a record and show nothing of it."""
+        """Return a keyed digest of a content for a record, 32 bytes."""
         return self._codes.mark(content)
 
     def check(self, step: int, embedding_digest: bytes) -> None:
@@ -225,7 +225,7 @@ class Journal:
     def allow_again(self, step: int) -> None:
         """Let a step be released once more with other content, an operator's decision.
 
-        It covers the evaluation after that step, where there was one. Whoever holds two releases
+        It covers the evaluation after that step, where there was one. A peer with two releases
         of a step can cancel noise, so the permission is kept on record and counted in
         :attr:`allowed`. One that was not used yet is not doubled.
         """

@@ -29,7 +29,7 @@ NOTHING = bytes(32)
 
 @final
 class RecordKind(IntEnum):
-    """What a record says."""
+    """What a record is about."""
 
     RELEASE = 1
     PERMISSION = 2
@@ -50,7 +50,7 @@ class JournalRecord:
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Return the content of a record's bytes; its code is not looked at."""
+        """Return the content of a record's bytes; its code is not checked."""
         number, kind, step, high, seen, sent = _BODY.unpack_from(data)
         return cls(number=number, kind=kind, step=step, high=high, seen=seen, sent=sent)
 
@@ -90,7 +90,7 @@ class Codes:
         return blake2b(content, key=self._code, digest_size=_CODE).digest()
 
     def mark(self, content: bytes) -> bytes:
-        """Return 32 bytes that stand for a content and show nothing of it."""
+        """Return a keyed digest of a content, 32 bytes."""
         return hmac.digest(self._mark, content, "sha256")
 
     def witness(self, content: bytes) -> bytes:
@@ -128,7 +128,7 @@ def header_of(run: str, *, magic: bytes = JOURNAL) -> bytes:
 
 
 def complaint(found: bytes, run: str, *, magic: bytes = JOURNAL) -> str:
-    """Say what a file is that is not the one of this run."""
+    """Return why a file is not the journal of this run."""
     kind = _NAMES[magic]
     if len(found) < START or not found.startswith(magic):
         return f"not {kind}: name another file"

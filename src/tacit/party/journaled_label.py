@@ -23,7 +23,7 @@ from tacit.training.party import LabelEnd, LabelParty, Rows
 @final
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a feature party is told of an evaluation, None for nothing.
+    """The measures of an evaluation that are shared with feature parties, None for none.
 
     ``bits`` is the most that such a note says, whether or not there is one now.
     """
@@ -152,7 +152,7 @@ class JournaledLabelParty(JournaledLabelEnd):
         self._journal.sync()
 
     def _seen(self, values: Sequence[Tensor]) -> bytes:
-        """Return what stands for everything that a release follows from at this party's end."""
+        """Return a digest of everything here that a release depends on."""
         return self._journal.mark(self._scope + _digest(values))
 
 

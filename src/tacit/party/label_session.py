@@ -71,7 +71,7 @@ class LabelSession(ABC):
     Args:
         config: of this party.
         folder: the state folder of this process.
-        log: hears what happens, line by line.
+        log: called with each line of the log.
     """
 
     journal: Journal | None = None
@@ -112,7 +112,7 @@ class LabelSession(ABC):
     def run(self, listener: Accepts, done: Callable[[Step, int], None]) -> dict[str, Any]:
         """Serve the feature parties to the end; return what is known of it.
 
-        ``done`` hears of every finished step with its loss, and of the number of all.
+        ``done`` is called after every step with its loss and how many steps there are.
         """
         return self.finish(self.receive(listener, done))
 

@@ -1,4 +1,4 @@
-"""Whether two parties can work together, found out before anything is trained."""
+"""Checks that two parties can train together, before anything is trained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMINGS = Timings(greeting=LIMIT, silence=LIMIT, patience=LIMIT)
 
 
 def check_party(config: PartyConfig) -> dict[str, Any]:
-    """Return what was found to be right, or raise one plain sentence within ten seconds."""
+    """Return what was checked, or raise an error of one sentence within ten seconds."""
     rows, classes = _table_of(config)
     check_rows(config, rows)
     plan = config.plan(classes=classes)

@@ -1,4 +1,4 @@
-"""Parties at the far end of a connection, as the training loop sees them.
+"""Remote parties, as the training loop sees them.
 
 The loop runs on both sides: at the feature party with a :class:`RemoteLabel`, at the label party
 with a :class:`RemoteFeature`. What one asks for is what the other is at.
@@ -53,7 +53,7 @@ class RemoteLabel(LabelEnd):
     def offer(self, embeddings: Sequence[Embedding]) -> None:
         """Send the embeddings; releases of earlier ones may still be due.
 
-        Where the transport is gone, what came before its end says more: a goodbye, for one.
+        Where the connection is lost, a message that came before says why, such as a refusal.
         """
         (embedding,) = embeddings
         with suppress(LostError):
@@ -66,7 +66,7 @@ class RemoteLabel(LabelEnd):
         return [gradient]
 
     def update(self) -> float:
-        """Return no number: the loss is the label party's to know."""
+        """Return NaN: the label party does not send the loss."""
         return math.nan
 
     def predict(self, rows: Rows, embeddings: Sequence[Tensor]) -> Tensor:
@@ -141,7 +141,7 @@ class RemoteFeature(FeatureEnd):
         return self._shown.digest()
 
     def settle(self, answer: Answer | None = None) -> None:
-        """Send the receipt that is owed, with the answer if it is the last one."""
+        """Send the receipt that is due, with the answer if it is the last one."""
         if self._owed is None:
             return
         part, self._owed = self._owed, None

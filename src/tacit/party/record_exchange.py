@@ -83,7 +83,7 @@ class RecordCopy:
 
 
 def hand_back(connection: Connection, copy: RecordCopy) -> None:
-    """Do a feature party's side: give what the label party lacks, and take what is new here."""
+    """Run the feature party's side: send the records that the label party lacks, take new ones."""
     due = copy.read(copy.count - 1, 1) if copy.count else b""  # shows that it is the same journal
     taken = -1
     while True:
@@ -109,7 +109,7 @@ def hand_back(connection: Connection, copy: RecordCopy) -> None:
 
 
 def take_back(connections: Sequence[Connection], journal: Journal) -> int:
-    """Do the label party's side; return how many records it had lost.
+    """Run the label party's side; return how many records it had lost.
 
     Every one that is taken was made here, so there are never more than were once sent. All
     feature parties hand theirs back before any of them gets what it lacks.

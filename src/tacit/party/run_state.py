@@ -1,4 +1,4 @@
-"""Where a party is in a run: the step that it has reached, and those that it can return to."""
+"""The position of a party in a run: the step it has reached, and those it can return to."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class RunState(Generic[Party]):
         return sorted({0, *self._checkpoints.steps(), *live})
 
     def go(self, step: int) -> None:
-        """Return to a stop; what was done after it is given up and will be done again."""
+        """Return to a stop; the steps after it are discarded and taken again."""
         if self._built is not None and self._settled and step == self.position:
             return
         self._built = None
@@ -132,7 +132,7 @@ class RunState(Generic[Party]):
         self.position, self._settled = step, True
 
     def give_up(self) -> None:
-        """Leave what was not saved: from now on only checkpoints are stops."""
+        """Give up unsaved steps: from now on only checkpoints are stops."""
         self._built = None
 
     def reach(self, step: int, *, last: bool) -> None:

@@ -161,10 +161,10 @@ def follow(
 ) -> None:
     """Do what is left to do: the same at every party, and where all are in one process.
 
-    ``done`` hears of every step with its part, ``evaluate`` of every part with rows to evaluate on,
-    and ``save`` of every part that is over. With ``depth`` the bottom models are so many steps
-    ahead; a part ends with no step under way. The label party alone takes its steps one by one,
-    whatever the plan's depth. ``read_ahead`` may read batches before their step.
+    ``done`` is called after every step, with its part, ``evaluate`` for every part with rows to
+    evaluate on, and ``save`` at the end of every part. With ``depth`` so many steps are under way;
+    a part ends with none. The label party alone takes its steps one by one, whatever the plan's
+    depth. ``read_ahead`` may read batches before their step.
     """
     for part in schedule.parts(first=first):
         if part.test is not None and part.test_first:

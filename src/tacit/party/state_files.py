@@ -1,4 +1,4 @@
-"""What every party has for a run: its table, how that was coded, its checkpoints, its patience."""
+"""The files of a party's run: its table, the encoding, checkpoints; and how long it waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The witness: how many records the journal had, kept where a copy of the state folder is not.
+"""The witness: the number of records in the journal, kept outside the state folder.
 
 A state folder that is restored from a copy is whole and knows nothing of what was released after
 the copy was made. The witness does: one line of text in a file outside the state folder, written

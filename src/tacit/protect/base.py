@@ -104,8 +104,8 @@ class Batch:
             _check_probs(cut.probs)
         if not isinstance(cut.weight, int | float) or not 0 < cut.weight < math.inf:
             raise InputError(f"weight must be positive and finite, got {cut.weight}")
-        # By numpy, which asks for large pages: small ones took half of the time.
-        rows = torch.from_numpy(on_host(flat).astype(np.float64, order="C"))
+        # Allocated by numpy, which asks for large pages: small ones took half of the time.
+        rows = torch.from_numpy(np.empty(flat.shape)).copy_(flat)
         return cls(
             rows=rows,
             labels=labels,
@@ -174,6 +174,11 @@ class Protection(Specified, ABC, Generic[M]):
     """Whether releasing the gradients untouched is what was asked for."""
     raw_rows: ClassVar[int] = 0
     """How many rows of a batch the published rule leaves as they are."""
+    keeps_gaussian: ClassVar[bool] = False
+    """Whether every row of a batch gets the same isotropic Gaussian noise.
+
+    Then classes that were Gaussian still are, and what a later stage claims of such classes holds.
+    """
     memory_types: ClassVar[tuple[type, ...]] = ()
     """The dataclasses that memory may hold, besides None, numbers, text, arrays, tensors, tuples.
 
@@ -183,6 +188,18 @@ class Protection(Specified, ABC, Generic[M]):
     @abstractmethod
     def plan(self, batch: Batch, memory: M | None) -> Plan[M]:
         """Return the noise for this batch, given what earlier batches left in memory."""
+
+    def largest_sum_kl(self) -> float | None:
+        """Return the ``sum_kl`` that no claim about a release exceeds, whatever the batch.
+
+        A budget is planned from it before the first step. None if nothing is claimed, or if what is
+        claimed depends on the batch.
+        """
+        return None
+
+    def why_unplanned(self) -> str:
+        """Return why a budget cannot be planned, as what follows the spec in a sentence."""
+        return "claims nothing that a budget could count"
 
     def classes_seen(self, memory: M | None) -> int:  # noqa: ARG002
         """Return how many classes memory holds statistics of; 2 where it keeps none by class."""

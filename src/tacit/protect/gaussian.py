@@ -73,6 +73,7 @@ class Gaussian(Protection[None]):
     """
 
     scale_free: ClassVar[bool] = False
+    keeps_gaussian: ClassVar[bool] = True
     sigma: float
 
     def __post_init__(self) -> None:
@@ -103,6 +104,7 @@ class Iso(Protection[float]):
     'iso(t=2)'
     """
 
+    keeps_gaussian: ClassVar[bool] = True
     t: float
 
     def __post_init__(self) -> None:

@@ -158,6 +158,22 @@ class ProtectionContract:
         for stage in self.protection.stages:
             _check_moments(stage, self._cut(24, 6, dtype=torch.float64))
 
+    def check_what_a_budget_is_planned_from(self) -> None:
+        """No release claims more than is declared for all, and noise is of the declared kind."""
+        for stage in self.protection.stages:
+            limit = stage.largest_sum_kl()
+            assert limit is None or 0 < limit < math.inf, f"{stage} declares a sum_kl of {limit}"
+            assert stage.why_unplanned(), f"{stage} does not say why nothing can be planned"
+            guard = Guard(stage, seed=1, classes=self.classes)
+            ordinary = [self._cut(64, 8, seed=seed) for seed in range(4)]
+            for cut in (*ordinary, *_hard_batches(ordinary[0], self.classes).values()):
+                found = guard.release(cut).certificate.sum_kl
+                if limit is not None and found is not None:
+                    assert found <= limit * (1 + 1e-9), f"{stage}: {found} is above {limit}"
+            noise = stage.plan(Batch.of(ordinary[0]), None).noise
+            alike = all(isinstance(p, Isotropic) and isinstance(p.std, float) for p in noise)
+            assert alike or not stage.keeps_gaussian, f"{stage}: rows get different noise"
+
     def check_refuses_bad_input(self) -> None:
         """NaN, infinity, unequal lengths, labels or probabilities out of range."""
         cut = self._cut(16, 4)

@@ -1,4 +1,4 @@
-"""What the feature parties' own output says about labels, whatever the gradients show."""
+"""How much the embeddings themselves leak about labels, whatever the gradients leak."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tacit import measure
 from tacit.training.party import Shown
 
 _DRAWN = 500
-"""So many points make a picture; more only make it heavy."""
+"""The number of points in a plot; more only make the page larger."""
 _NEAREST = 9
 _KEPT = 50_000
-"""So many rows of a part are enough to tell two distributions apart."""
+"""The number of rows of a part that distributions are estimated from."""
 
 
 @final
@@ -90,7 +90,7 @@ class Components:
 
 
 def _drawn(values: Tensor) -> list[float]:
-    """Return the first values, as exact as a picture is."""
+    """Return the first values, rounded as a plot needs them."""
     return [float(f"{value:.5g}") for value in values[:_DRAWN].tolist()]
 
 

@@ -1,6 +1,6 @@
-"""Looks at each batch of embeddings that the label party gets, before anything is made of it.
+"""Checks each batch of embeddings that the label party receives, before it is used.
 
-It knows no labels: what is found depends on the embeddings and on the secret choice of rows.
+It takes no labels: the result depends on the embeddings and on the secret sample of rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEWEST = 32  # rows; fewer say too little
 NARROW = 4  # numbers in a row; fewer repeat when they are rounded
 NO_RANK = 16  # fewer have no rank to lose
 
-# Limits that no honest training of benchmarks/odd_embeddings.py reaches.
+# Limits that no training by the protocol in benchmarks/odd_embeddings.py reached.
 MOST_EQUAL = 0.25
 FLATTEST = 1e-6
 RANK_FALL = 1e-3
@@ -44,8 +44,8 @@ _PIVOTS = 4
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Look:
-    """What the sample of one batch shows; None where it says nothing.
+class SampleStatistics:
+    """Statistics of the sample of one batch; None where it is too small or too narrow for one.
 
     Attributes:
         equal: share of the batch's rows that repeat another one; the most frequent vector does
@@ -76,7 +76,7 @@ class Look:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """The rows that were looked at, around their mean."""
+    """The sampled rows of one batch, centred, with their variance."""
 
     mean: Floats
     rows: Floats
@@ -86,35 +86,39 @@ class Sample:
 
 
 def repeated(projected: Rows) -> float:
-    """Return ``Look.equal`` of a batch, from its rows on one random direction.
+    """Return ``SampleStatistics.equal`` of a batch, from its rows on one random direction.
 
     Equal rows fall on the same number, and others as good as never.
 
     >>> repeated(np.array([1, 2, 3, 3, 3, 4, 4, 5], dtype=np.float32))
     0.125
     """
-    inorder = np.sort(projected)
-    starts = np.flatnonzero(np.diff(inorder, prepend=np.nan) != 0)
-    most = int(np.diff(starts, append=len(inorder)).max())
-    return (len(inorder) - len(starts) - (most - 1)) / len(inorder)
+    count, inorder = len(projected), np.sort(projected)
+    ends = np.flatnonzero(inorder[1:] != inorder[:-1]) + 1
+    if len(ends) == count - 1:
+        return 0.0
+    most = int(np.diff(np.concatenate([[0], ends, [count]])).max())
+    return (count - (len(ends) + 1) - (most - 1)) / count
 
 
-def look_at(rows: Rows, before: Sample | None = None, *, equal: float = 0.0) -> tuple[Look, Sample]:
-    """Return what a sample of rows shows, beside the one before, and what to keep of it.
+def statistics_of(
+    rows: Rows, before: Sample | None = None, *, equal: float = 0.0
+) -> tuple[SampleStatistics, Sample]:
+    """Return the statistics of a sample of rows, also against the one before, and what to keep.
 
     >>> rng = np.random.default_rng(0)
     >>> few = rng.standard_normal((8, 16))[rng.integers(8, size=64)]
     >>> tight = few + rng.standard_normal((64, 16)) / 100
-    >>> odd(look_at(tight.astype(np.float32))[0]).keys()
+    >>> unusual(statistics_of(tight.astype(np.float32))[0]).keys()
     dict_keys(['repeats'])
     """
     width = rows.shape[1]
     wide = rows.astype(np.float64)
-    mean = wide.mean(axis=0)
+    mean = wide.sum(axis=0) / len(wide)
     around = wide - mean
     gram = _product(around, around)
     variance = float(np.trace(gram))
-    directions = (variance / float(np.linalg.norm(gram))) ** 2 if variance > 0 else 0.0
+    directions = variance**2 / _squares(gram) if variance > 0 else 0.0
     gap = flat = thin = None
     if variance > 0:
         if width >= NARROW and len(rows) >= FEWEST:
@@ -123,31 +127,33 @@ def look_at(rows: Rows, before: Sample | None = None, *, equal: float = 0.0) -> 
             flat, thin = _outside(gram, variance)
     sample = Sample(mean=mean, rows=around, variance=variance, directions=directions, thin=thin)
     since = {} if before is None else _since(sample, before)
-    return Look(equal=equal, gap=gap, flat=flat, **since), sample
+    return SampleStatistics(equal=equal, gap=gap, flat=flat, **since), sample
 
 
-def odd(look: Look) -> dict[str, str]:
-    """Return, by kind, what of a look no honest bottom model shows."""
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    if look.equal > MOST_EQUAL:
-        found["repeats"].append(f"{look.equal:.0%} of the rows repeat others")
-    if look.gap is not None and look.gap > 1:
-        found["repeats"].append(f"rows lie in tight groups, {look.gap:.1f} times the limit")
-    if look.flat is not None and look.flat < FLATTEST:
-        found["rank"].append("rows vary in two directions only")
-    if look.fall is not None and look.fall < RANK_FALL:
-        found["rank"].append(f"variance outside four directions fell {1 / look.fall:.0f}-fold")
-    if look.shift is not None and look.shift > FARTHEST:
-        found["drift"].append(f"the mean moved by {math.sqrt(look.shift):.0f} standard deviations")
-    if look.change is not None and look.change > LARGEST_CHANGE:
-        found["drift"].append(f"the variance changed {math.exp(look.change):.0f}-fold")
-    if look.overlap is not None and look.overlap < LEAST_OVERLAP:
-        found["drift"].append("rows vary in other directions than before")
-    return {kind: " and ".join(said) for kind, said in found.items() if said}
+def unusual(found: SampleStatistics) -> dict[str, str]:
+    """Return, by kind, the statistics that exceed what bottom models were measured to show."""
+    reasons: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    if found.equal > MOST_EQUAL:
+        reasons["repeats"].append(f"{found.equal:.0%} of the rows repeat others")
+    if found.gap is not None and found.gap > 1:
+        reasons["repeats"].append(f"rows lie in tight groups, {found.gap:.1f} times the limit")
+    if found.flat is not None and found.flat < FLATTEST:
+        reasons["rank"].append("rows vary in two directions only")
+    if found.fall is not None and found.fall < RANK_FALL:
+        reasons["rank"].append(f"variance outside four directions fell {1 / found.fall:.0f}-fold")
+    if found.shift is not None and found.shift > FARTHEST:
+        reasons["drift"].append(
+            f"the mean moved by {math.sqrt(found.shift):.0f} standard deviations"
+        )
+    if found.change is not None and found.change > LARGEST_CHANGE:
+        reasons["drift"].append(f"the variance changed {math.exp(found.change):.0f}-fold")
+    if found.overlap is not None and found.overlap < LEAST_OVERLAP:
+        reasons["drift"].append("rows vary in other directions than before")
+    return {kind: " and ".join(said) for kind, said in reasons.items() if said}
 
 
 def _distinct(rows: Rows) -> list[int]:
-    """Return where each vector comes first."""
+    """Return the index of the first occurrence of each distinct row."""
     solid = np.ascontiguousarray(rows)
     each = solid.view(np.dtype((np.void, solid.shape[1] * solid.itemsize))).ravel().tolist()
     return sorted({content: at for at, content in reversed(list(enumerate(each)))}.values())
@@ -159,8 +165,13 @@ def _product(one: Floats, other: Floats) -> Floats:
     return product
 
 
+def _squares(matrix: Floats) -> float:
+    """Return the squared Frobenius norm."""
+    return float(np.vdot(matrix, matrix))
+
+
 def _gap(rows: Rows, gram: Floats, *, directions: float) -> float:
-    """Return ``Look.gap``; equal rows count once, and the largest group is let pass."""
+    """Return ``SampleStatistics.gap``; equal rows count once, and the largest group is left out."""
     sizes = np.diagonal(gram)
     squares = sizes[:, None] + sizes[None] - 2 * gram
     limit = 6 + 18 / directions
@@ -182,7 +193,7 @@ def _growth(squares: Floats) -> tuple[float, float]:
     pairs, at, later = _order(len(squares))
     inorder = squares.ravel()[pairs]
     inorder.sort()
-    inorder = inorder.clip(min=0.0) + 1e-12 * inorder[-1]  # rounding is no gap
+    inorder = np.maximum(inorder, 0.0) + 1e-12 * inorder[-1]  # so that rounding makes no gap
     growths = inorder[later] / inorder[at]
     place = int(growths.argmax())
     return float(growths[place]), float(inorder[at[place]])
@@ -211,13 +222,13 @@ def _outside(gram: Floats, variance: float) -> tuple[float, float]:
             break
         known = columns[:number]
         columns[number] = (gram[place] - known[:, place] @ known) / math.sqrt(rest[place])
-        rest = (rest - columns[number] ** 2).clip(min=0.0)
+        rest = np.maximum(rest - columns[number] ** 2, 0.0)
         shares.append(float(rest.sum()) / variance)
     return shares[1], shares[-1]
 
 
 def _since(sample: Sample, before: Sample) -> dict[str, float | None]:
-    """Return what changed since the sample before, by the names in ``Look``."""
+    """Return what changed since the sample before, by the names in ``SampleStatistics``."""
     if not (sample.variance > 0 and before.variance > 0 and sample.mean.shape == before.mean.shape):
         return {}
     spread = (sample.variance / len(sample.rows) + before.variance / len(before.rows)) / 2
@@ -227,7 +238,7 @@ def _since(sample: Sample, before: Sample) -> dict[str, float | None]:
     if sample.thin is not None and before.thin is not None:
         fall = max(sample.thin, FLATTEST) / max(before.thin, FLATTEST)
     if math.sqrt(sample.directions * before.directions) <= width / 8:
-        cross = float(np.linalg.norm(_product(sample.rows, before.rows))) ** 2
+        cross = _squares(_product(sample.rows, before.rows))
         overlap = width * cross / (sample.variance * before.variance)
     return {
         "fall": fall,
@@ -243,28 +254,28 @@ OnOdd = Literal["warn", "refuse"]
 @final
 @dataclass(kw_only=True)
 class EmbeddingWatch:
-    """Looks at every batch of each feature party, counts what is odd, and warns or refuses.
+    """Checks every batch of each feature party, counts unusual ones, and warns or refuses.
 
     Args:
         on_odd: ``refuse`` ends the step with a PeerError before anything is computed from it.
-        key: which rows are looked at is secret, or they could be the honest ones.
-        log: hears of the first odd batch of each kind.
+        key: of the sample of rows; a peer that knew it could send unusual rows beside the sample.
+        log: called with a line about the first unusual batch of each kind.
 
     Attributes:
-        counts: odd steps, and steps that were odd by each kind.
-        last: what the last step showed, by the number of the feature party.
+        counts: unusual steps, in all and by kind.
+        last: the statistics of the last step, by the number of the feature party.
     """
 
     on_odd: OnOdd = "warn"
     key: Key = field(default_factory=Key.fresh, repr=False)
     log: Callable[[str], None] = lambda _: None
     counts: Counter[str] = field(default_factory=Counter)
-    last: dict[int, Look] = field(default_factory=dict, repr=False)
+    last: dict[int, SampleStatistics] = field(default_factory=dict, repr=False)
     _before: dict[int, Sample] = field(default_factory=dict, repr=False)
     _directions: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     def __call__(self, embeddings: Sequence[Embedding]) -> None:
-        """Look at the embeddings of one step, one batch per feature party."""
+        """Check the embeddings of one step, one batch per feature party."""
         found: dict[str, str] = {}
         samples: dict[int, Sample] = {}
         self.last.clear()
@@ -276,36 +287,38 @@ class EmbeddingWatch:
             if rows is None:
                 continue
             equal = repeated((batch @ self._direction(batch)).float().cpu().numpy())
-            self.last[number], samples[number] = look_at(
+            self.last[number], samples[number] = statistics_of(
                 rows, self._before.get(number), equal=equal if batch.shape[1] >= NARROW else 0.0
             )
-            found |= odd(self.last[number])
+            found |= unusual(self.last[number])
         if found:
-            self._tell(embeddings[0].step, found)
-        self._before |= samples  # after a refusal the picture is still that of the batch before
+            self._report(embeddings[0].step, found)
+        self._before |= (
+            samples  # not reached after a refusal: the next step is compared with the same batch
+        )
 
     @property
     def warnings(self) -> dict[str, int]:
-        """How many steps were odd, and how many of them by which kind."""
+        """The number of unusual steps, in all and by kind."""
         kinds = {f"odd_embeddings_{kind}": self.counts[kind] for kind in KINDS if self.counts[kind]}
         return {"odd_embeddings": self.counts["steps"], **kinds}
 
     def states(self) -> dict[str, SavedState]:
-        """Return what a checkpoint keeps of it: the counts."""
+        """Return what a checkpoint stores: the counts."""
         return {"embedding_watch": ({}, {"counts": dict(self.counts)})}
 
     def begin(self, states: Mapping[str, SavedState] | None) -> None:
-        """Begin a new picture; count on from what a checkpoint has, if it is more."""
+        """Forget the batch before, and take the counts of a checkpoint where they are higher."""
         _, values = (states or {}).get("embedding_watch", ({}, {"counts": {}}))
         self.counts |= Counter({str(kind): int(n) for kind, n in values["counts"].items()})
         self._before.clear()
 
     def _sample(self, batch: Tensor, *, step: int, party: int) -> Rows | None:
-        """Return the rows to look at; None where they are not all numbers."""
+        """Return the sampled rows; None where a value is not finite."""
         count = len(batch)
         if count > SAMPLE:
-            rng = self._rng(b"rows" + step.to_bytes(8) + party.to_bytes(1))
-            batch = batch[torch.from_numpy(rng.choice(count, SAMPLE, replace=False))]
+            drawn = self.key.stream("rows to check", step, party).normal(count)
+            batch = batch[drawn.topk(SAMPLE, sorted=False).indices]
         rows: Rows = batch.float().cpu().numpy()
         return rows if np.isfinite(rows).all() else None
 
@@ -313,21 +326,17 @@ class EmbeddingWatch:
         """Return a secret direction, always the same for a width."""
         width = batch.shape[1]
         if width not in self._directions:
-            drawn = self._rng(b"direction" + width.to_bytes(8)).standard_normal(width)
-            self._directions[width] = torch.from_numpy(drawn).to(batch)
+            drawn = self.key.stream("direction to check along", width).normal(width)
+            self._directions[width] = drawn.to(batch)
         return self._directions[width]
 
-    def _rng(self, purpose: bytes) -> np.random.Generator:
-        drawn = self.key.digest(b"embedding watch, " + purpose)
-        return np.random.Generator(np.random.PCG64(int.from_bytes(drawn)))
-
-    def _tell(self, step: int, found: dict[str, str]) -> None:
+    def _report(self, step: int, found: dict[str, str]) -> None:
         new = any(not self.counts[kind] for kind in found)
         self.counts.update(["steps", *found])
         said = "; ".join(f"{kind}: {text}" for kind, text in found.items())
         line = (
-            f"the embeddings of step {step} are not those of an honest bottom model ({said}): "
-            "bounds about gradients do not hold for such batches"
+            f"the embeddings of step {step} are unlike those of any bottom model trained by the "
+            f"protocol ({said}): bounds about gradients do not hold for such batches"
         )
         if self.on_odd == "refuse":
             raise PeerError(line)

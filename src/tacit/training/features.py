@@ -1,4 +1,4 @@
-"""A party's columns of a table: what a model must know of them, and the way to their rows."""
+"""A party's columns of a table: their sizes for the model, and how their rows are read."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ class TableReader:
     """Reads parties' columns of a table; with ``bins``, numbers come encoded by their quantiles.
 
     With ``rare``, values of a category that fewer rows have are one. Quantiles and counts are those
-    of ``rows``. The default count of bins means nothing to images and tables without numbers, any
-    other is refused there. Parties that hold the same columns read them once. Images
+    of ``rows``. The default number of bins is ignored for images and tables without numbers, any
+    other is refused. Parties that hold the same columns read them once. Images
     to train on are read one batch ahead, and with ``augment``, a seed, shifted and mirrored.
     """
 
@@ -210,7 +210,7 @@ class TableReader:
         )
 
     def source(self, columns: data.Columns) -> Source:
-        """Return the way to the columns."""
+        """Return a function from row numbers to the columns."""
         last = self._last
         self._used.add(columns)
 

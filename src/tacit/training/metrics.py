@@ -34,7 +34,7 @@ class Claims:
 
 
 def memory_leak(memory: MemoryMonitor | None) -> MemoryLeak | None:
-    """Return what the memory attack has added up, with its interval."""
+    """Return the leak AUC of the memory attack, with its interval."""
     leak = None if memory is None else memory.leak()
     if memory is None or leak is None:
         return None
@@ -75,5 +75,5 @@ def utility(probs: npt.NDArray[Any], labels: npt.NDArray[Any]) -> dict[str, floa
 
 
 def mean(values: list[float]) -> float:
-    """Return the mean, not a number for nothing."""
+    """Return the mean, NaN for an empty list."""
     return float(np.mean(values)) if values else float("nan")

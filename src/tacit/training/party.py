@@ -1,7 +1,7 @@
-"""The two kinds of party, and what the training loop may ask of each.
+"""The two kinds of party, and their interfaces for the training loop.
 
-The loop in ``session`` talks to :class:`FeatureEnd` and :class:`LabelEnd`. Here they are the
-parties themselves; at the far end of a network the same interfaces stand for a connection.
+The loop in ``training/loop.py`` calls :class:`FeatureEnd` and :class:`LabelEnd`. Here they are the
+parties themselves; over a network, proxies with the same interfaces stand in for them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ Source = Callable[[Rows], tuple[Tensor, Tensor]]
 
 
 class Released(Protocol):
-    """What a label party hands out of a release."""
+    """The part of a release that a label party sends."""
 
     @property
     def grads(self) -> Tensor:
@@ -100,7 +100,7 @@ class LabelEnd(ABC):
     """The label party as the training loop sees it."""
 
     def offer(self, embeddings: Sequence[Embedding]) -> None:  # noqa: B027 - most need nothing
-        """Take notice of embeddings as soon as they exist; their step may come later."""
+        """Take the embeddings of a batch as soon as they exist; their step may come later."""
 
     @abstractmethod
     def step(self, rows: Rows, embeddings: Sequence[Embedding]) -> list[Gradient]:
@@ -126,7 +126,7 @@ def adam(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.opt
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shown:
-    """A batch as the label party saw it: the combined cut, what was made of it, what was sent."""
+    """A batch at the label party: the combined cut, its clean gradient, the release."""
 
     rows: Rows
     cut: Tensor
@@ -205,7 +205,7 @@ class LabelParty(LabelEnd):
     them, and ``learner`` is an objective at work that was made before. ``embedded`` is shown the
     combined cut of everything that is predicted; ``last`` is the last batch as this party saw it.
     ``release`` stands in for the guard's where one guard protects what several workers compute.
-    ``watch`` looks at every batch of embeddings before it is used.
+    ``watch`` checks every batch of embeddings before it is used.
     """
 
     def __init__(

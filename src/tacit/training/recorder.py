@@ -1,4 +1,4 @@
-"""Recording: a feature party's end of the line, with everything that passes written to a tape."""
+"""Recording: a feature party whose embeddings and releases are written to a tape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tacit.training.party import FeatureEnd, Rows
 
 @final
 class RecordedFeatureParty(FeatureEnd):
-    """A feature party whose every step is written down: what it sent and what came back.
+    """A feature party that records every step: the embedding it sent and the release it got.
 
     The party works as before and training is bitwise the same. Examples are recorded by their
     position in the shared order.
@@ -40,7 +40,7 @@ class RecordedFeatureParty(FeatureEnd):
             layer.register_forward_hook(self._watch(name))
 
     def forward(self, step: int, rows: Rows) -> Embedding:
-        """Pass the request on and keep the embedding until its gradient comes."""
+        """Run the forward pass and keep the embedding until its gradient comes."""
         embedding = self._party.forward(step, rows)
         while self._sent and self._sent[-1][1].step >= step:  # begun again
             self._sent.pop()
@@ -48,7 +48,7 @@ class RecordedFeatureParty(FeatureEnd):
         return embedding
 
     def backward(self, gradient: Gradient) -> None:
-        """Pass the release on, then write the step."""
+        """Run the backward pass, then write the step to the tape."""
         if not self._sent:
             raise ReleaseError(f"a gradient for step {gradient.step} came without its embedding")
         rows, embedding = self._sent.popleft()
@@ -63,7 +63,7 @@ class RecordedFeatureParty(FeatureEnd):
         )
 
     def embed(self, rows: Rows) -> Tensor:
-        """Pass the request on; predictions are not recorded."""
+        """Return embeddings for prediction, which are not recorded."""
         return self._party.embed(rows)
 
     def _watch(self, name: str) -> Callable[[nn.Module, object, Tensor], None]:

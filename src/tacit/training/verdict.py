@@ -1,4 +1,4 @@
-"""What a run that has ended gave away, in words: for its log and for its results."""
+"""The verdict on the label leakage of a finished run, for its log and its results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tacit.evaluate.remedy import TARGET, AuditedSetting, reads_embeddings_only,
 from tacit.measure import auc_bound
 
 LIMIT = TARGET
-"""A leak AUC above this is told, whatever was claimed."""
+"""A leak AUC above this is reported, whatever was claimed."""
 
 State = Literal["leaks", "unknown", "within"]
 
@@ -19,7 +19,7 @@ State = Literal["leaks", "unknown", "within"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class MemoryLeak:
-    """What adding up over all releases told of the labels, with its interval where there is one."""
+    """The leak AUC of the memory attack over all releases, with its interval where there is one."""
 
     leak: float
     low: float | None = None

@@ -53,24 +53,24 @@ class ReplicatedCheckpoints:
         return self._own.damaged if self._group.first else ()
 
     def latest(self) -> StoredCheckpoint | None:
-        """Return the newest checkpoint; only worker 0 looks, before all are together."""
+        """Return the newest checkpoint; only at worker 0, before the workers are connected."""
         return self._own.latest() if self._group.first else None
 
     def steps(self) -> list[int]:
-        """Return the steps of all checkpoints as they were when the workers last spoke of it."""
+        """Return the steps of all checkpoints as of the last :meth:`refresh`."""
         return list(self._steps)
 
     def refresh(self) -> None:
-        """Tell all workers which checkpoints there are."""
+        """Send the list of checkpoints to all workers."""
         mine = json.dumps(self._own.steps()).encode() if self._group.first else None
-        self._steps = json.loads(self._group.tell("the list of checkpoints", mine))
+        self._steps = json.loads(self._group.broadcast("the list of checkpoints", mine))
 
     def at(self, step: int) -> StoredCheckpoint:
         """Return the checkpoint of a step; states beside models are worker 0's alone."""
         held = self._own.at(step) if self._group.first else None
         what = f"checkpoint {step}"
         content = [None] * 3 if held is None else _packed(held)
-        models, tensors, values = (self._group.tell(what, part) for part in content)
+        models, tensors, values = (self._group.broadcast(what, part) for part in content)
         if held is not None:
             return held
         optimizers = parted(from_bytes(tensors))

@@ -1,4 +1,4 @@
-"""The workers of one party as a group: what they add up, gather and hand out among themselves.
+"""The workers of one party as a group: sums, gathers, scatters and broadcasts among them.
 
 Tensors and bytes only, over gloo: nothing that could execute. The group lives inside one party and
 is not encrypted; see ``rendezvous``.
@@ -68,7 +68,7 @@ def _exchange(gloo: Any, own: bytes, worker: int, workers: int) -> list[bytes]: 
 
 
 def problem_of(start: Callable[[Any], Any], gloo: Any) -> str | None:  # noqa: ANN401 - as above
-    """Return what went wrong with some work; an error that is kept would keep the group open."""
+    """Return the error of some work as text; keeping the exception would keep the group open."""
     try:
         _finish(start(gloo))
     except RuntimeError as error:
@@ -86,7 +86,7 @@ def _finish(work: Any) -> None:  # noqa: ANN401 - gloo has no types
 
 
 def short(error: Exception) -> str:
-    """Return what gloo says, without where in its source it says so."""
+    """Return gloo's message without the position in its source."""
     text = str(error).partition("] ")[2] or str(error)
     return text.partition(". This is typically")[0][:120]
 
@@ -120,7 +120,7 @@ class Collectives:
 
     Args:
         rendezvous: how the workers find each other.
-        log: hears that they connect again, and why.
+        log: called when they connect again, with the reason.
     """
 
     def __init__(self, rendezvous: Rendezvous, *, log: Callable[[str], None]) -> None:
@@ -141,7 +141,7 @@ class Collectives:
         return self.worker == 0
 
     def form(self, *, limit: float | None = None) -> None:
-        """Come together with the other workers, whoever was there before."""
+        """Connect to all other workers anew."""
         self.leave()
         if self._round is not None:
             self._round.give_up()
@@ -171,7 +171,7 @@ class Collectives:
         self._transports = []
 
     def hold(self, transport: Transport) -> Transport:
-        """Return a transport to the other party; it is closed when a worker gives the round up."""
+        """Register a transport, which is closed when a worker gives the round up; return it."""
         self._transports.append(transport)
         self.check()
         return transport
@@ -242,10 +242,10 @@ class Collectives:
         self._do(lambda gloo: gloo.scatter([share], shares, options))
         return share
 
-    def tell(
+    def broadcast(
         self, what: str, content: bytes | None = None, *, limit: timedelta = PATIENCE
     ) -> bytes:
-        """Return at all workers what worker 0 passes; all must be asking for the same thing."""
+        """Return at all workers what worker 0 passes; all must ask for the same ``what``."""
         head = json.dumps([what, len(content or b"")]).encode()
         size = self._broadcast(torch.tensor([len(head)]), limit=limit)
         named = self._broadcast(_as_tensor(head, int(size)))
@@ -257,7 +257,7 @@ class Collectives:
     def only_first(self, what: str, make: Callable[[], Made]) -> Made | None:
         """Let worker 0 do something; where that fails, it fails at all workers."""
         if not self.first:
-            kind, text = json.loads(self.tell(what))
+            kind, text = json.loads(self.broadcast(what))
             if kind:
                 raise _KINDS[kind](text)
             return None
@@ -266,14 +266,14 @@ class Collectives:
         except TacitError as error:
             kind = next(name for name, cls in _KINDS.items() if isinstance(error, cls))
             said = f"worker 0 of {self._rendezvous.party} stopped: {error}"
-            self.tell(what, json.dumps([kind, said]).encode())
+            self.broadcast(what, json.dumps([kind, said]).encode())
             raise
-        self.tell(what, json.dumps(["", ""]).encode())
+        self.broadcast(what, json.dumps(["", ""]).encode())
         return made
 
     def same(self, what: str, digest: bytes) -> None:
         """Raise unless all workers have the same digest."""
-        differs = self.tell(what, digest if self.first else None) != digest
+        differs = self.broadcast(what, digest if self.first else None) != digest
         if int(self.add(torch.tensor([int(differs)]))):
             raise TacitError(
                 f"the workers of {self._rendezvous.party} differ in {what}: use the same machine "

@@ -62,7 +62,7 @@ ReleaseCut = Callable[[Cut], Released]
 
 @final
 class WorkerGroup:
-    """What a party's session asks of its other workers.
+    """The other workers of a party, as its session uses them.
 
     Args:
         collectives: of the party's workers.
@@ -108,8 +108,8 @@ class WorkerGroup:
         """Match as worker 0; as another, wait for what it finds and offer only that."""
         if self._group.first:
             return make()
-        told = _loaded(self._group.tell("matching", limit=LONGEST))
-        digest = self._group.tell("name of the matching").decode()
+        told = _loaded(self._group.broadcast("matching", limit=LONGEST))
+        digest = self._group.broadcast("name of the matching").decode()
         matching = make()
         self._told = digest
         held = matching.common(told, digest)
@@ -118,8 +118,8 @@ class WorkerGroup:
     def aligned(self, common: Alignment) -> None:
         """Tell the others, as worker 0; as another, see that it is the same."""
         if self._group.first:
-            self._group.tell("matching", _saved(common.order))
-            self._group.tell("name of the matching", common.digest.encode())
+            self._group.broadcast("matching", _saved(common.order))
+            self._group.broadcast("name of the matching", common.digest.encode())
         elif common.digest != self._told:
             raise WorkersLostError("the other party has another matching here than at its worker 0")
 
@@ -146,9 +146,9 @@ class WorkerGroup:
         """Return the labels that worker 0 randomises; the others get the targets of the loss."""
         labels = self._group.only_first("randomised labels", make)
         if labels is None:
-            return torch.from_numpy(_loaded(self._group.tell("targets")))
+            return torch.from_numpy(_loaded(self._group.broadcast("targets")))
         targets = getattr(labels, "targets", labels)
-        self._group.tell("targets", _saved(targets.numpy()))
+        self._group.broadcast("targets", _saved(targets.numpy()))
         return labels
 
     def releasing(

@@ -89,6 +89,6 @@ class LabelWorker(LabelSession):
         )
 
     def _evaluated(self, epoch: int, rows: Tensor, probs: Tensor) -> Measured:  # noqa: ARG002
-        """Hand the predictions to worker 0, which measures; nothing is told from here."""
+        """Hand the predictions to worker 0, which measures; the peer gets no measures from here."""
         self._group.whole(rows, probs)
         return Measured(note=None, bits=0.0)

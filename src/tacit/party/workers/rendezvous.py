@@ -63,7 +63,7 @@ class SealedStore(_Store):  # type: ignore[misc]
     """A store in which only what was written with the secret is there.
 
     Guarantee: a value that is returned was written under this name by someone with the secret. It
-    may be an older one of the same name: names that are used once are for whoever uses this.
+    may be an older one of the same name: it is up to the caller to use each name once.
 
     Args:
         inner: the store underneath.
@@ -78,7 +78,7 @@ class SealedStore(_Store):  # type: ignore[misc]
         self._prefix = prefix
 
     def under(self, prefix: str) -> SealedStore:
-        """Return the part of it in which all names begin so."""
+        """Return a view of the store in which all names have this prefix."""
         return SealedStore(self._inner, secret=self._secret, prefix=self._prefix + prefix)
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -112,19 +112,19 @@ class SealedStore(_Store):  # type: ignore[misc]
         return False
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait until these were written, by whomever."""
+        """Wait until these were written, with or without the secret."""
         names = [self._prefix + key for key in keys]
         self._inner.wait(names, *([] if timeout is None else [timeout]))
 
 
-_LOOK = 0.02
+_POLL = 0.02
 _ANSWER = timedelta(seconds=10)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Round:
-    """One coming together: what the workers exchange addresses over, and the address here.
+    """One round: the store over which the workers exchange addresses, and the address here.
 
     Args:
         store: of this round.
@@ -163,7 +163,7 @@ class Rendezvous:
         secret: what only workers of this party know.
         facts: what must be the same at all of them, by name.
         wait: give up after so many seconds.
-        log: hears who is waited for and who was refused.
+        log: called with who is waited for and who was refused.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Rendezvous:
             f"the workers of {self.party}",
             limit=self._wait if limit is None else limit,
             log=self._log,
-            longest=_LOOK,
+            longest=_POLL,
         )
         return self._open_round(wait) if self.worker == 0 else self._sign_up(wait)
 
@@ -220,7 +220,7 @@ class Rendezvous:
         return self._round(store, self._number, self._host)
 
     def _called(self, store: SealedStore, wait: Backoff) -> list[str]:
-        """Return what stands for the other workers when each has shown that it is alive."""
+        """Return the tokens of the other workers once each has shown that it is alive."""
         tokens, seen = dict[int, str](), dict[int, str]()
         while len(tokens) < self.workers - 1:
             for worker in range(1, self.workers):
@@ -274,7 +274,7 @@ class Rendezvous:
         claim = json.loads(store.get(key))
         problem, beat = self._difference(claim, worker), f"{claim['token']} {claim['beat']}"
         if problem is None:
-            if seen.setdefault(worker, beat) != beat:  # it has signed again since the last look
+            if seen.setdefault(worker, beat) != beat:  # it has signed again since the last check
                 tokens[worker] = claim["token"]
                 seen[worker] = beat
         elif not store.check([f"{self._number}/refused-{claim['token']}"]):

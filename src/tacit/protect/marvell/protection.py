@@ -128,6 +128,24 @@ class Marvell(Protection[Memory]):
             return self._solved(batch, ClassStatistics.average(earlier), earlier, RUNNING)
         return noise_only(batch, None)
 
+    def largest_sum_kl(self) -> float | None:
+        """Return the target where every batch reaches it: with full covariances."""
+        return self._target if self.covariance == "full" else None
+
+    def why_unplanned(self) -> str:
+        """Return why a budget cannot be planned."""
+        if self.s is not None:
+            return (
+                "has a cost per release that depends on the labels of its batch, so that where the "
+                "budget ends would tell something of them"
+            )
+        if self.covariance != "full":
+            return (
+                "claims nothing where gradients lie near a few directions, and whether they do "
+                "depends on the labels of each batch"
+            )
+        return super().why_unplanned()
+
     def classes_seen(self, memory: Memory | None) -> int:
         """Return how many classes have a mean in memory."""
         return len(memory.counts) if isinstance(memory, ClassMeans) else 2

@@ -2,8 +2,8 @@
 
 A message has exactly one encoding, and bytes that decode encode to the same bytes again. Every size
 is checked before anything is allocated, and nothing in a frame can execute. The same rules hold on
-both sides; whoever encodes something against them gets an InputError, and whoever sends it is
-answered for by a PeerError at the other end.
+both sides; encoding something against them raises InputError, and a peer that sends it is
+refused with a PeerError by the receiver.
 """
 
 from __future__ import annotations

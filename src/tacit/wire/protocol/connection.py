@@ -1,4 +1,4 @@
-"""A connection: messages over a transport, by the rules, with signs of life in between."""
+"""A connection: messages over a transport, checked by the state machine, and heartbeats."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _BEFORE_HELLO = (State.START, State.GREETED)
 
 @final
 class RefusedError(PeerError):
-    """The other party said that it will not go on, and why."""
+    """The other party refused to go on, with a reason."""
 
 
 @final
 class EndedError(LostError):
-    """The other party said goodbye, in good order but before the end."""
+    """The other party closed the connection in good order, but before the end of the run."""
 
 
 @final
@@ -61,13 +61,13 @@ class Timings:
 
 @final
 class Connection:
-    """One end of a conversation; every message that passes has been held against the rules.
+    """One end of a connection; every message is checked by the state machine.
 
-    A thread sends signs of life while the caller computes, so that a busy party and a dead one
-    look different. What breaks the rules raises PeerError, and nothing more is read.
+    A thread sends heartbeats while the caller computes, so that a busy party and a dead one can be
+    distinguished. What breaks the rules raises PeerError, and nothing more is read.
 
-    With ``depth`` steps overlap. The label party then looks at what has come before it answers a
-    step, so that a peer that sends more than it may is refused and no more than that waits here.
+    With ``depth`` steps overlap. Before it answers a step, the label party then takes what has
+    arrived, so that a peer that sends more than it may is refused, and no more than that is kept.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class Connection:
         self._limits = limits
         self._protocol = Protocol(role, depth=depth)
         self._early: deque[Message] = deque()  # came before it was asked for
-        self._looks = 2 * depth if depth > 1 and role is Role.LABEL else 0
-        self._state = threading.Lock()  # the protocol is told one thing at a time
-        self._turn = threading.Lock()  # frames leave in the order in which the protocol heard them
+        self._most_early = 2 * depth if depth > 1 and role is Role.LABEL else 0
+        self._state = threading.Lock()  # one message at a time changes the state
+        self._turn = threading.Lock()  # frames leave in the order in which the protocol took them
         self._sent = time.monotonic()
         self._over = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="tacit-heartbeat", daemon=True)
@@ -96,20 +96,20 @@ class Connection:
 
     @property
     def next_step(self) -> int:
-        """The step that both sides go on with."""
+        """The next step, the same on both sides."""
         return self._protocol.next_step
 
     def send(self, message: Message) -> None:
         """Send a message, or raise UsageError if it is not this side's turn to."""
         if isinstance(message, Gradient):
-            self._look()
+            self._take_arrived()
         with self._turn:
             self._pass(message)
 
     def receive(self, kind: type[Wanted]) -> Wanted:
         """Return the next message, which must be of this kind.
 
-        Signs of life are taken and not returned. A refusal raises ``RefusedError``, a goodbye out
+        Heartbeats are received and not returned. A refusal raises ``RefusedError``, a goodbye out
         of time ``EndedError``.
         """
         start = time.monotonic()
@@ -134,7 +134,7 @@ class Connection:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Put errors about the peer down to this connection's."""
+        """Name this connection's peer in errors about a peer."""
         try:
             yield
         except PeerError as error:
@@ -142,14 +142,14 @@ class Connection:
             raise
 
     def refuse(self, reason: str) -> None:
-        """Tell the peer why this side does not go on, if it can still be told, and close."""
+        """Send the reason why this side does not go on, if it can still be sent, and close."""
         text = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
         with suppress(TacitError):
             self.send(Refuse(reason=text[:LONGEST_REASON] or "no reason was given"))
         self.close()
 
     def close(self) -> None:
-        """End the connection without another word."""
+        """End the connection without a further message."""
         self._over.set()
         self.transport.close()
 
@@ -162,9 +162,9 @@ class Connection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; a peer that is still there hears why, but not what an error here says.
+        """Close; a peer that is still connected gets a reason, but not the text of an error here.
 
-        Of several peers only the one that broke the rules is told so.
+        Of several peers only the one that broke the rules gets that as the reason.
         """
         if isinstance(error, PeerError) and not isinstance(error, RefusedError):
             if error.source in (None, self):
@@ -186,26 +186,26 @@ class Connection:
 
     def _next(self, waited: float) -> Message:
         times, state = self.timings, self._protocol.state
-        # Who has not said hello gets little time; who has may wait for others with signs of life.
+        # A peer has little time until its hello; after it, it may wait for others with heartbeats.
         limit = times.greeting if state is State.START else times.patience
         if waited > limit:
             raise SilenceError(f"{self._name} gave no answer for {limit:g} seconds")
         frame_by = times.greeting if state in _BEFORE_HELLO else times.silence
-        return self._heard(self.transport.receive(timeout=min(frame_by, limit)))
+        return self._decoded(self.transport.receive(timeout=min(frame_by, limit)))
 
-    def _heard(self, frame: bytes) -> Message:
-        """Return the message of a frame if it is by the rules."""
+    def _decoded(self, frame: bytes) -> Message:
+        """Return the message of a frame if the protocol allows it now."""
         with self.blamed():
             message = decode(frame, limits=self._limits)
             with self._state:
                 self._protocol.receive(message)
         return message
 
-    def _look(self) -> None:
-        """Take what has come already, without waiting; a loss shows at the next turn."""
-        for _ in range(self._looks):
+    def _take_arrived(self) -> None:
+        """Take the messages that have arrived, without waiting; a loss shows at the next turn."""
+        for _ in range(self._most_early):
             try:
-                message = self._heard(self.transport.receive(timeout=0))
+                message = self._decoded(self.transport.receive(timeout=0))
             except LostError:
                 return
             self._stop_if_refused(message)
@@ -217,7 +217,7 @@ class Connection:
             raise RefusedError(f"{self._name} refused to go on: {message.reason}")
 
     def _beat(self) -> None:
-        """Send signs of life until the connection is over; the peer's absence is not our news."""
+        """Send heartbeats until the connection ends; a lost peer is noticed elsewhere."""
         while not self._over.wait(self.timings.beat / 2):
             if time.monotonic() - self._sent < self.timings.beat:
                 continue

@@ -1,4 +1,4 @@
-"""Which examples all parties hold, found in private or in the clear, and told to everyone.
+"""Which examples all parties hold, found in private or in the clear, and sent to every party.
 
 The label party matches its ids with those of each feature party, keeps the examples that all of
 them have, and tells each which of the ids in common these are. With several feature parties, each
@@ -64,7 +64,7 @@ class Matching:
         peers: the other parties by name, at the label party in the order of their connections.
         held: a matching that was done before, for which no other is done if all still have it.
         rounds: says which set of ids each peer may show; None where only ``held`` will do.
-        log: hears the number of the round and how many ids each side has; the other side has
+        log: called with the number of the round and how many ids each side has; the other side has
             learned the same.
     """
 
@@ -83,7 +83,7 @@ class Matching:
 
     @contextmanager
     def round_with(self, number: int) -> Iterator[_Round]:
-        """Open the round with one of the peers, and say so where it breaks off."""
+        """Open the round with one of the peers; log it if the round breaks off."""
         if self.rounds is None:
             raise LostError("the other party has another matching than worker 0 of this one")
         self.rounds.begin(self.ids)
@@ -109,7 +109,7 @@ class _Round:
     shown: PeerSet
 
     def rows(self, talk: Callable[[PsiSide], None], role: str) -> Indices:
-        """Let a side of a private intersection talk to the peer; return the common rows."""
+        """Run a side of a private intersection with the peer; return the common rows."""
         ids = self.matching.ids
         order = np.argsort(ids, kind="stable")  # so that the same ids are shown in the same order
         with ExitStack() as stack:
@@ -126,7 +126,7 @@ class _Round:
             return rows
 
     def settle(self, common: int) -> None:
-        """Put on record, and into the log, what came out."""
+        """Record and log the result."""
         self.shown.settle(common)
         there = f" and {self.shown.seen} there" if self.shown.seen else ""
         self.matching.log(
@@ -166,7 +166,7 @@ def find_common(
 ) -> Alignment:
     """Do the label party's side with every feature party; return what all have.
 
-    ``settle`` raises UsageError where these will not do. Then nobody is told of them, and a party
+    ``settle`` raises UsageError where these will not do. Then they are sent to nobody, and a party
     that did not come with the matching of before is to blame: the others find theirs as it was.
     """
     asked = [connection.receive(Align) for connection in connections]
@@ -193,12 +193,12 @@ def find_common(
     except UsageError as error:
         raise others[0].wrong(str(error)) from error
     for connection, shared in zip(connections, rows, strict=True):
-        _tell(connection, shared, chosen, digest)
+        _send_chosen(connection, shared, chosen, digest)
     return common
 
 
 def _anew(connection: Connection, message: Align) -> Align:
-    """Return the first message of a new matching, also from who still has an old one."""
+    """Return the first message of a new matching, also from a peer that still has an old one."""
     if message.held is None:
         return message
     connection.send(Align())
@@ -206,7 +206,7 @@ def _anew(connection: Connection, message: Align) -> Align:
 
 
 def _ask(connection: Connection, side: PsiSide) -> None:
-    """Find the common ids in private, as the one who asks."""
+    """Find the common ids in private, as the feature party, which sends first."""
     message: bytes | None = side.start()
     while message is not None:
         connection.send(Align(sealed=_sealed(message)))
@@ -214,7 +214,7 @@ def _ask(connection: Connection, side: PsiSide) -> None:
 
 
 def _heard(connection: Connection, current: _Round, first: Align) -> Indices:
-    """Find the common ids, as the one who answers; the last count stays unanswered."""
+    """Find the common ids in private, as the label party, which answers."""
     matching, last = current.matching, first
     if not matching.private:
         rows = hear_ids(connection, matching.ids, first, current.shown)
@@ -237,10 +237,10 @@ def _heard(connection: Connection, current: _Round, first: Align) -> Indices:
     return rows
 
 
-def _tell(connection: Connection, shared: Indices, chosen: Indices, digest: str) -> None:
+def _send_chosen(connection: Connection, shared: Indices, chosen: Indices, digest: str) -> None:
     """Tell a feature party which of the examples shared with it everyone has, and in which order.
 
-    Where these are all of them, in the order that it knows, there is nothing to tell.
+    Nothing is sent where these are all of them, in the order that the peer has.
     """
     if not np.array_equal(shared, chosen):
         where = np.argsort(shared)
@@ -273,7 +273,7 @@ def _indices(connection: Connection, count: int, *, below: int) -> Indices:
 
 
 def _digest(ids: Ids, chosen: Indices, *, private: bool) -> str:
-    """Return the name of a matching: only those hear it who know all of its ids."""
+    """Return a digest that names a matching; only parties with all of its ids get it."""
     state = hashlib.sha256(b"tacit matching" + bytes([private]))
     for id_ in ids[chosen].tolist():
         state.update(f"{id_}\n".encode())

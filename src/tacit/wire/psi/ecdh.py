@@ -3,7 +3,7 @@
 Each side turns its ids into points of secp256k1, multiplies them by a secret of its own and sends
 them in a secret order. The other side multiplies them by its secret too and sends them back in
 the order in which they came. A point multiplied by both secrets is the same whoever came first, so
-equal ids, and only they, meet in equal values; a value tells nothing to who lacks one secret.
+equal ids, and only they, give equal values; without both secrets a value reveals nothing.
 
 Guarantee: between parties that follow the rules, under the decisional Diffie-Hellman assumption on
 secp256k1 with SHA-256 as a random oracle, each side learns which of its own ids the other has
@@ -99,7 +99,7 @@ class PsiSide:
         executor: does the arithmetic; ``process_pool()`` for all cores, or else this thread.
         most: refuse sets that are larger, own or the peer's; about 400 bytes of memory per id.
         secrets: fresh ones, unless an intersection of the same ids is taken up again.
-        shown: hears what the peer shows, before it is answered; raises where it must not be.
+        shown: called with what the peer has sent, before it is answered; raises to refuse it.
 
     >>> feature, label = PsiSide("feature", [17, 4, 9]), PsiSide("label", ["9", "x", "17"])
     >>> mine, theirs = converse(feature, label)
@@ -274,7 +274,7 @@ class PsiSide:
 def converse(
     feature: PsiSide, label: PsiSide, *, tap: Callable[[bytes], object] | None = None
 ) -> tuple[Matched, Matched]:
-    """Let two sides talk to each other in memory; ``tap`` hears every message."""
+    """Run both sides in memory; ``tap`` is called with every message."""
     message = feature.start()
     while True:
         answer = label.answer(message)

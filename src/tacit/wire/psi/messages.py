@@ -124,7 +124,7 @@ class Reveal:
 
 
 def commitment(role: str, nonce: bytes) -> bytes:
-    """Return what binds a party to its nonce; with its role in it, a peer cannot copy it."""
+    """Return a commitment to a nonce; it includes the role, so that a peer cannot copy it."""
     return hashlib.sha256(b"tacit psi v1 commitment\x00" + role.encode() + b"\x00" + nonce).digest()
 
 
@@ -134,7 +134,7 @@ def common_seed(feature: bytes, label: bytes) -> bytes:
 
 
 def proof(role: str, counts: tuple[int, int], common: Values) -> bytes:
-    """Return what shows that a party found these common values, ascending, and not others."""
+    """Return a digest that shows that a party found exactly these common values, ascending."""
     state = hashlib.sha256(b"tacit psi v1 proof\x00" + role.encode() + b"\x00")
     state.update(struct.pack(">QQQ", *counts, len(common)))
     state.update(common.tobytes())

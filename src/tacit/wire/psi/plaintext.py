@@ -2,7 +2,7 @@
 
 The feature party shows its ids, and the label party answers each piece with those that it has too.
 So the label party learns every id of the feature party, and the feature party learns which of its
-ids the label party knows. Use it only where both may know that; ``psi`` tells neither.
+ids the label party knows. Use it only where both may know that; ``psi`` reveals neither.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class InlineExecutor(Executor):
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # whoever asks for the result gets it
+        except Exception as error:  # raised again where the result is asked for
             future.set_exception(error)
         return future
 

@@ -1,9 +1,9 @@
 """Rounds of matching: one set of ids for each peer, on record before the peer is answered.
 
-Whoever is answered about a set of ids learns which of them are here. So a round answers each peer
-about one set, the first that it shows. What it shows is recorded, piece by piece as a digest and a
-size, before the answer goes out. An interrupted matching goes on with the same set; another set is
-refused until this party's operator allows another round (:meth:`Rounds.again`).
+A peer that gets answers about a set of ids learns which of them are here. So a round answers each
+peer about one set, the first that it shows. What it shows is recorded, piece by piece as a digest
+and a size, before the answer goes out. An interrupted matching goes on with the same set; another
+set is refused until this party's operator allows another round (:meth:`Rounds.again`).
 
 What hides the own ids is derived from a key, the round, the peer and the own ids, so a matching
 that is taken up again shows the same blinded ids, and the peer can do the same here.
@@ -160,7 +160,7 @@ class PeerSet:
         self._declared: Record | None = None
 
     def declare(self, count: int, commitment: bytes) -> None:
-        """Hear how many ids will come; nothing is known of them yet, so nothing is stored yet."""
+        """Take the announced number of ids; none has come yet, so nothing is stored."""
         shown, told = self._shown, (count, commitment.hex())
         if shown.count is not None and (shown.count, shown.commitment) != told:
             raise self._refusal(f"{count} ids under another commitment than {shown.count} before")
@@ -168,7 +168,7 @@ class PeerSet:
             self._declared = {"peer": self.peer, "count": count, "commitment": told[1]}
 
     def show(self, ids: bytes, count: int) -> None:
-        """Hear the next ids; return when they are on record and may be answered."""
+        """Record the next ids; return when they may be answered."""
         if not count:
             return
         shown, piece = self._shown, (count, hashlib.sha256(ids).hexdigest())
@@ -183,7 +183,7 @@ class PeerSet:
         self.seen += count
 
     def settle(self, common: int) -> None:
-        """Hear that the matching is done, which it is only with the whole set."""
+        """Record the end of the matching; refuse it before the whole set has come."""
         if self._place < len(self._shown.pieces):
             raise self._refusal(f"fewer ids than before, {self.seen}")
         if self._shown.common != common:

@@ -45,7 +45,7 @@ def common_indices(own: Values, others: Values) -> Indices:
 
 
 def shared_order(values: Values, seed: bytes) -> Indices:
-    """Return an order that whoever knows the seed and the values, in any order, finds alike."""
+    """Return an order that follows from the seed and the set of values, not their order."""
     start = hashlib.sha256(b"tacit psi v1 order\x00" + seed)
     keys = bytearray()
     for value in values:

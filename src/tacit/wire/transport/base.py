@@ -64,7 +64,7 @@ FOREVER = TIMEOUT_MAX
 
 @final
 class BoundedQueue:
-    """Hands frames over in order; whoever puts one waits while `waiting` others are in between.
+    """A queue of frames; :meth:`put` waits while `waiting` frames are in it.
 
     Args:
         waiting: how many frames may be in between.

@@ -1,11 +1,12 @@
 """The listening socket in front of gRPC: how many may wait to say who they are, and how long.
 
-gRPC limits connections by their total alone, so whoever holds that many without a word keeps the
-peer out. Here a connection that has not proven to be a peer has a slot for a bounded time, bytes
-and number, in all and from one address. Where slots run out, a new one takes that of the oldest
-from the address that holds most, and of one that has said nothing before one that has. The peer is
-such a newcomer, so it gets in. What a peer has proven is for gRPC to say: all bytes pass through
-unread, TLS ends in gRPC, and the inner socket is in a folder that only this user can enter.
+gRPC limits connections by their total alone, so a client that holds that many and sends nothing
+keeps the peer out. Here a connection that has not been authenticated has a slot for a bounded time
+and number of bytes; slots are limited in all and for each address. Where they run out, a new
+connection takes the slot of the oldest from the address that holds most, first of those that have
+sent nothing. The peer's own connection is a new one, so it gets in. gRPC alone authenticates: all
+bytes pass through unread, TLS ends in gRPC, and the inner socket is in a folder that only this user
+can enter.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class Relay:
 HANDSHAKE_RECORD = b"\x16"  # how every TLS connection begins
 LINGER = 2.0  # seconds for the rest of a connection when one direction is over
 REFUSED = 1.0  # seconds for a refusal to be read
-LOOK = 0.25  # seconds between looks at the deadlines
+POLL = 0.25  # seconds between checks of the deadlines
 
 
 @final
@@ -212,7 +213,7 @@ class ConnectionLimiter:
         sockets: that listen.
         inner: the socket of gRPC; its folder also takes the names of inner connections.
         slots: for connections that have not proven to be a peer.
-        log: hears of connections that lost their slot.
+        log: called with a line about each connection that lost its slot.
     """
 
     def __init__(
@@ -253,11 +254,11 @@ class ConnectionLimiter:
         self._order(name, self._admit)
 
     def drop(self, name: str) -> None:
-        """End a connection as soon as what was said to it can have been read."""
+        """End a connection as soon as the peer can have read what was sent to it."""
         self._order(name, self._expire)
 
     def catch_up(self, name: str, *, timeout: float) -> bool:
-        """Wait until what gRPC has said so far on a connection has left; return whether it has."""
+        """Wait until what gRPC has written to a connection was sent; return whether it was."""
         done = Event()
         self._order(name, lambda relay: self._behind.append((relay, done)), otherwise=done.set)
         return done.wait(timeout)
@@ -299,16 +300,16 @@ class ConnectionLimiter:
         relay.deadline = min(relay.deadline, time.monotonic() + REFUSED)
 
     def _run(self) -> None:
-        look = 0.0
+        next_check = 0.0
         while not self._closed:
             bounded = any(relay.deadline < float("inf") for relay in self._relays.values())
-            for key, events in self._selector.select(LOOK if bounded else None):
+            for key, events in self._selector.select(POLL if bounded else None):
                 self._handle(key, events)
             while self._orders:
                 self._orders.popleft()()
             self._tell_who_caught_up()
-            if (now := time.monotonic()) >= look:
-                look = now + LOOK
+            if (now := time.monotonic()) >= next_check:
+                next_check = now + POLL
                 for relay in [each for each in self._relays.values() if now >= each.deadline]:
                     self._end(relay)
         self._finish()
@@ -321,7 +322,7 @@ class ConnectionLimiter:
         self._behind = [each for each in self._behind if not each[1].is_set()]
 
     def _finish(self) -> None:
-        """Accept no more, let what gRPC has said leave, and end all connections."""
+        """Accept no more, send what gRPC has written, and end all connections."""
         for each in self._listening:
             self._selector.unregister(each)
         end = time.monotonic() + LINGER
@@ -330,7 +331,7 @@ class ConnectionLimiter:
                 self._end(relay)
             if not self._relays or time.monotonic() >= end:
                 break
-            for key, events in self._selector.select(LOOK):
+            for key, events in self._selector.select(POLL):
                 self._handle(key, events)
         for relay in list(self._relays.values()):
             self._end(relay)
@@ -351,7 +352,7 @@ class ConnectionLimiter:
             outside, (host, port, *_) = listening.accept()
         except OSError as error:  # it has gone already
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                time.sleep(LOOK / 10)  # until a file is closed: the socket stays ready
+                time.sleep(POLL / 10)  # until a file is closed: the socket stays ready
             return
         outside.setblocking(False)
         outside.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -392,7 +393,7 @@ class ConnectionLimiter:
         self._watch(relay)
 
     def _join(self, relay: Relay, outside: socket.socket) -> bool:
-        """Connect to gRPC for whoever begins as TLS does; return whether it did."""
+        """Connect a peer to gRPC if it begins a TLS handshake; return whether it did."""
         inside = socket.socket(socket.AF_UNIX)
         own = self._inner.with_name(relay.name)
         try:

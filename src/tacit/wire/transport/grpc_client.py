@@ -172,7 +172,7 @@ def dial(
         return transport
     transport.cut()
     if call.code() is grpc.StatusCode.UNAVAILABLE:
-        # gRPC's own words are for whoever writes it; a handshake by hand gives plain ones.
+        # gRPC's message is for its developers; our own handshake gives one for operators.
         left = max(1.0, end - monotonic())
         problem = diagnose(address, identity=identity, peer=peer, timeout=left) or problem
     raise problem

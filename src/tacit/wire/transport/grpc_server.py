@@ -48,7 +48,7 @@ class LimitedLog:
     """Passes lines on, up to a number per minute.
 
     Args:
-        log: hears them.
+        log: called with each of them.
         most: lines per minute; the number of those left out comes with the next minute's first.
     """
 
@@ -109,7 +109,7 @@ def _alive(process: int) -> bool:
 
 Context: TypeAlias = Any  # gRPC ships no types
 MOST_CONNECTIONS = 512  # inside, where no more can come than the acceptor lets in
-LOG_LINES = 60  # in the log per minute: whoever connects decides how many there are
+LOG_LINES = 60  # in the log per minute: clients decide how often they connect
 HANDSHAKE = 5_000  # ms for a connection to become one; only then is its slot free again
 SLOTS = ConnectionSlots()
 IDLE = 20_000  # ms that a connection may have no transport

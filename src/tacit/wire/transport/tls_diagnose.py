@@ -1,4 +1,4 @@
-"""A handshake by hand: it checks the certificate of whoever listens, or says plainly what fails.
+"""A TLS handshake over a plain socket, to say in one sentence why a connection fails.
 
 gRPC does not show a server's certificate to this side, and what it reports of a failed connection
 is for whoever writes gRPC. This goes the same way with plain sockets: look the host up, connect,
@@ -54,7 +54,7 @@ def verified_certificate(address: str, *, identity: Identity, peer: str, timeout
     try:
         return _attempt(address, identity=identity, peer=peer, timeout=timeout)
     except PeerError:
-        # Whoever dies at this moment hangs up like one that refuses, but only the latter twice.
+        # A peer that dies now closes as one that refuses does, but only the latter does so twice.
         return _attempt(address, identity=identity, peer=peer, timeout=timeout)
 
 
