@@ -124,7 +124,8 @@ def test_a_study_is_described_and_asks_for_less_when_quick(study):
         "cifar10",
         "spambase",
         "credit",
-        "imdb",
+        "imdb_random",
+        "imdb_three",
         "ads",
     }
     # --quick asks for less of something, in every study.
