@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _WIDE = 160
-_VERDICTS = {True: "yes", False: "NO", None: "cannot tell"}
 
 
 def reproduce(
@@ -131,9 +130,9 @@ def _show(record: Mapping[str, Any]) -> None:
         if table["note"]:
             console.print(table["note"], markup=False, highlight=False)
     if record["claims"]:
-        drawn = Table("what the paper says", "holds here", "found", title_justify="left")
+        drawn = Table("the paper says", "here", title_justify="left")
         for claim in record["claims"]:
-            drawn.add_row(claim["text"], _VERDICTS[claim["holds"]], claim["found"])
+            drawn.add_row(claim["text"], claim["words"])
         console.print(drawn)
     for title, texts in (
         ("scaled down", record["scaled"]),

@@ -139,7 +139,7 @@ def _record(
             }
             for table in finding.tables
         ],
-        "claims": [asdict(claim) for claim in finding.claims],
+        "claims": [{**asdict(claim), "words": claim.words} for claim in finding.claims],
         "published": [asdict(one) for one in study.published],
         "trials": len(records),
         "failed": [{"config": dict(one.config), "error": one.error} for one in failed],

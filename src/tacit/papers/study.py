@@ -45,15 +45,32 @@ class Published:
     sd: float | None = None
 
 
+_VERDICTS = {True: "holds", False: "does not hold", None: "cannot tell"}
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class PaperClaim:
-    """A statement of the paper, checked; ``holds`` is None where the trials cannot tell."""
+    """A statement of the paper, checked; ``holds`` is None where the trials cannot tell.
+
+    ``expected`` is what the statement asks of the numbers, ``found`` what they are.
+    """
 
     text: str
     source: str
     holds: bool | None
     found: str
+    expected: str = ""
+
+    @property
+    def words(self) -> str:
+        """What was expected, what came, and whether the statement holds.
+
+        >>> PaperClaim(text="", source="", holds=True, expected="above 0.9", found="0.95").words
+        'expected above 0.9, measured 0.95: holds'
+        """
+        expected = f"expected {self.expected}, " if self.expected else ""
+        return f"{expected}measured {self.found}: {_VERDICTS[self.holds]}"
 
 
 @final
