@@ -1,4 +1,4 @@
-"""Why norms leak: figure 1 of Marvell's 2021 version, and the toy data of the ICLR version's A.2."""
+"""Why norms leak: figure 1 of the 2021 version of Marvell, and the toy data of the paper's A.2."""
 
 from __future__ import annotations
 
