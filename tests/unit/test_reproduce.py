@@ -319,7 +319,7 @@ def test_a_reproduction_resumes_and_writes_its_files(tmp_path):
     first = reproduce(study, out=tmp_path, changed=changed, workers=1)
     seen = []
     again = reproduce(study, out=tmp_path, changed=changed, workers=1, observer=seen.append)
-    assert seen[0].kept == seen[0].trials == 1
+    assert seen[0].kept == seen[0].trials == 3
     assert again == first
     kept = json.loads((tmp_path / "result.json").read_text())
     assert kept == again
@@ -328,7 +328,7 @@ def test_a_reproduction_resumes_and_writes_its_files(tmp_path):
     assert "scaled down" in page
     text = (tmp_path / "table.md").read_text()
     assert text == table_text(kept)
-    assert (tmp_path / "rows.csv").read_text().count("\n") == 2
+    assert (tmp_path / "rows.csv").read_text().count("\n") == 4
 
 
 def test_the_command_lists_runs_and_prints(tmp_path, capsys):
@@ -434,6 +434,40 @@ def test_a_mechanism_that_refuses_the_data_is_listed(registered):
     )
     assert "three classes" in records[0].results["refused"]
     assert any("rr_prior" in line for line in study.read(records).left_out)
+
+
+RELEASED = [study for study in studies() if study.released is not None]
+
+
+@pytest.mark.parametrize("study", RELEASED, ids=lambda s: s.name)
+def test_as_released_changes_every_trial_and_says_how(study):
+    given, found = (planned(study, released=r, changed=SMALL | {"model": "wdl"}) for r in (0, 1))
+    assert len(given[0]) == len(found[0])
+    assert study.released_differs
+    for before, after in zip(study.trials(False), study.trials(False, released=True), strict=True):
+        assert after["model"] == "wdl(l2=0.01)"
+        assert {**after, "model": "", "protect": "", "attacks": ""} == {
+            **before,
+            "model": "",
+            "protect": "",
+            "attacks": "",
+        }
+        if before["protect"].startswith("iso") and study.paper == "hint":
+            assert float(after["protect"][6:-1]) == float(before["protect"][6:-1]) ** 2
+
+
+def test_a_study_runs_as_released(tmp_path):
+    study = find("fig4-stream")
+    changed = {**SMALL, **TINY["fig4-stream"], "epochs": 1, "seed": 0, "model": "wdl(l2=0.01)"}
+    record = reproduce(study, out=tmp_path, released=True, changed=changed, workers=1)
+    assert "hint attack" in record["departs"][2]
+    assert {row[0] for row in record["tables"][0]["rows"]} >= {"iso(t=1)", "iso(t=4)"}
+    assert all(row[-3] is not None for row in record["tables"][0]["rows"])
+
+
+def test_what_has_no_released_procedure_is_refused():
+    with pytest.raises(UsageError, match=r"--as-released: gafm/table1 has no"):
+        planned(find("gafm/table1"), released=True)
 
 
 def test_each_scale_has_a_key_of_its_own():

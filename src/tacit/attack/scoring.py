@@ -122,6 +122,9 @@ class Hint(Attack):
     ``r(g_i) = max over drawn hints h != i of sim(g_i, g_h)`` with ``sim`` the inner product, the
     cosine or minus the distance. ``k`` hints are drawn for each call, all if there are fewer.
 
+    ``use=longest`` takes the similarity to the longest drawn hint alone, as the authors' released
+    code does for the inner product.
+
     Needs: rows of the batch known to be positive, other ones in each batch.
 
     References:
@@ -140,6 +143,7 @@ class Hint(Attack):
 
     k: int = 5
     by: Literal["inner", "cosine", "distance"] = "inner"
+    use: Literal["nearest", "longest"] = "nearest"
 
     needs: ClassVar[frozenset[str]] = frozenset({"hints"})
     audit_forms: ClassVar[tuple[AuditForm, ...]] = (AuditForm("hint", 30),)
@@ -155,11 +159,16 @@ class Hint(Attack):
         """Return the largest similarity of each row to a drawn hint other than itself."""
         rows = unit_rows(prepared.rows) if self.by == "cosine" else prepared.rows
         drawn = self._drawn(prepared.hints, rng)
+        if self.use == "longest":
+            longest = norms(prepared.rows[drawn]).argsort(descending=True)
+            drawn = drawn[longest]
         best = torch.full_like(rows[:, 0], -torch.inf)
         for hint in drawn.tolist():
             similar = self._similarity(rows, rows[hint])
             similar[hint] = -torch.inf
-            best = torch.maximum(best, similar)
+            # Of the longest alone, later ones only score what it cannot: itself.
+            open_rows = best == -torch.inf if self.use == "longest" else similar > best
+            best = torch.where(open_rows, similar, best)
         if len(drawn) == 1:
             others = best[best > -torch.inf]
             best[drawn] = others.sum() / max(1, len(others))

@@ -27,6 +27,9 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="List every name, and end.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Minutes on two cores. [yes]")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's own setting.")] = False,
+    released: Annotated[
+        bool, typer.Option("--as-released", help="What the authors' code does, not their text.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Directory. [reproduced/NAME-quick]")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets lie.")] = None,
     workers: Annotated[int | None, typer.Option(help="Trials at a time. [the cores]")] = None,
@@ -51,13 +54,15 @@ def reproduce(
     if on not in ("local", "ray"):
         raise UsageError(f"--on {on}: must be local or ray")
     study = find(name)
-    place = out or Path("reproduced") / f"{study.paper}-{study.name}-{'full' if full else 'quick'}"
+    scale = ("full" if full else "quick") + ("-released" if released else "")
+    place = out or Path("reproduced") / f"{study.paper}-{study.name}-{scale}"
     with SweepView(study.full_name, quiet=as_json) as view:
         record = _run(
             study,
             view,
             out=place,
             full=full,
+            released=released,
             data_dir=data_dir,
             workers=workers,
             on=cast('Literal["local", "ray"]', on),

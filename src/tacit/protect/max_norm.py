@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -110,7 +109,7 @@ class PublishedMaxNormPositive(Protection[float]):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"labels", "binary", "probs"})
-    raw_rows: ClassVar[int] = sys.maxsize
+    raw_rows: ClassVar[int] = 1 << 62  # any number
 
     def plan(self, batch: Batch, memory: float | None) -> Plan[float]:
         """Return noise along each row that is shorter than the reference."""
