@@ -10,7 +10,7 @@ from scipy import stats
 
 from guard_examples import SPECS
 from tacit import Cut, Guard, measure, protect
-from tacit.errors import ReleaseError, ReplayError
+from tacit.errors import ParameterError, ReleaseError, ReplayError
 from tacit.protect.base import NOISE_ONLY, RUNNING, Batch, Plan, Protection
 from tacit.protect.marvell.class_stats import ClassStatistics
 from tacit.protect.max_norm import AS_PUBLISHED
@@ -370,6 +370,30 @@ def test_bool_labels_are_labels():
     for spec in ("marvell(s=4)", "max_norm_positive"):
         out = Guard(spec, seed=1).release(replace(cut, labels=cut.labels.bool())).grads
         assert torch.isfinite(out).all()
+
+
+def test_the_weighted_error_is_a_sum_kl_of_its_own():
+    cut = low_rank_cut(512, 16)
+
+    def claim(spec):
+        return Guard(spec, seed=1).release(cut).certificate.sum_kl
+
+    assert claim("marvell(error=0.05, share=0.1)") == pytest.approx(4 * (1 - 0.5) ** 2)
+    assert claim("marvell(error=0.05, share=0.9)") == pytest.approx(1.0)
+    assert claim("marvell(error=0.4, share=0.5)") == claim("marvell(error=0.4)")
+
+
+@pytest.mark.parametrize(
+    ("spec", "rule"),
+    [
+        ("marvell(error=0.1, share=0.1)", "error must be at least 0 and below 0.1, got 0.1"),
+        ("marvell(error=0.1, share=0)", "share must be above 0 and below 1, got 0"),
+        ("marvell(s=4, share=0.1)", "which must be given, got 0.1"),
+    ],
+)
+def test_a_weighted_error_has_its_limits(spec, rule):
+    with pytest.raises(ParameterError, match=rule):
+        protect.get(spec)
 
 
 def test_chain_keeps_the_best_certificate_and_adds_up_the_power():

@@ -11,7 +11,6 @@ from tacit.accounting import Budget, Forecast, Ledger, forecast
 from tacit.accounting.budget import label_epsilon, rounded_down
 from tacit.errors import BudgetError, UsageError
 from tacit.guard import Guard
-from tacit.measure import sum_kl_for_error
 from tacit.party.config import PartyConfig
 from tacit.protect import Chain, get
 from tacit.protect.gaussian import Gaussian, Iso
@@ -101,9 +100,7 @@ def plan_party(config: PartyConfig, *, classes: int, repeats: int = 0) -> Foreca
 
 
 def _target(stage: Marvell) -> float | None:
-    if stage.covariance != "full":
-        return None
-    return stage.sum_kl if stage.error is None else sum_kl_for_error(stage.error)
+    return stage.target if stage.covariance == "full" else None
 
 
 def _unplanned(protection: Chain) -> str:
