@@ -43,9 +43,9 @@ commit it was made at; sections of an older commit are in the form they had then
 _SINCE = "2026-11-18"
 _OLD = f"""
 
-*Sections of before {_SINCE} were made before releases were rounded to one step and first weights came
-out of 256-bit keys: the same seeds give other runs today. Their leak AUCs are sign-free and without
-what noise alone gives, and GAFM's among them have 16 units in the discriminator.*"""
+*Sections of before {_SINCE} were made before releases were rounded to one step and first weights
+came out of 256-bit keys: the same seeds give other runs today. Their leak AUCs are sign-free and
+without what noise alone gives, and GAFM's among them have 16 units in the discriminator.*"""
 _TOLD = re.compile(
     r"(\d{4}-\d\d-\d\d), commit (\w+); (\d+) trials, ([\d.]+) (?:minutes|hours) of work"
 )
