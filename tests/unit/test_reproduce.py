@@ -171,6 +171,22 @@ def test_a_study_runs_on_small_data(name):
     checked(find(name).read(records))
 
 
+def test_rows_without_noise_are_counted_and_shown():
+    study = find("algorithms-5-6")
+    records = records_of(study, keep=lambda c: c.seed < 2)
+    bare = {}
+    for record in records:
+        found = record.results["rows_without_noise"]
+        bare.setdefault(record.config["protect"], []).append(found)
+    assert bare["none"] == [None, None]  # nothing was asked for, nothing is missing
+    assert all(one["most"] <= 1 for name in ("max_norm", "max_norm_positive") for one in bare[name])
+    published = bare["max_norm_positive_published"]
+    assert all(one["most"] > 1 and 0 < one["share"] < 1 for one in published)
+    (table,) = study.read(records).tables
+    (row,) = [row for row in table.rows if row[1] == "max_norm_positive_published"]
+    assert row[-2].mean == pytest.approx(sum(one["share"] for one in published) / 2)
+
+
 @pytest.mark.parametrize("name", [f"gafm/{name}" for name in NAMES["gafm"]])
 def test_a_gafm_study_runs_on_small_data(name):
     records = records_of(
