@@ -179,9 +179,11 @@ def test_rows_without_noise_are_counted_and_shown():
         found = record.results["rows_without_noise"]
         bare.setdefault(record.config["protect"], []).append(found)
     assert bare["none"] == [None, None]  # nothing was asked for, nothing is missing
-    assert all(one["most"] <= 1 for name in ("max_norm", "max_norm_positive") for one in bare[name])
     published = bare["max_norm_positive_published"]
-    assert all(one["most"] > 1 and 0 < one["share"] < 1 for one in published)
+    for name in ("max_norm", "max_norm_positive"):
+        # One row of 16 at most; others only where their noise happened to be lost in rounding.
+        assert all(one["share"] < 1.1 / 16 for one in bare[name])
+    assert all(one["most"] > 2 and 1.5 / 16 < one["share"] < 1 for one in published)
     (table,) = study.read(records).tables
     (row,) = [row for row in table.rows if row[1] == "max_norm_positive_published"]
     assert row[-2].mean == pytest.approx(sum(one["share"] for one in published) / 2)

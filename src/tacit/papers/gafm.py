@@ -195,8 +195,8 @@ _MEASURED = (
     "tenth of training, assignment hard. Mean is Eq. 9; median is the procedure of the authors' "
     "released code, which cuts at the median of all gradients of a batch: its AUC is 0.913, 0.821 "
     "and 1.000 on Spambase, Credit and IMDB where the classes are wholly apart, as in the paper's "
-    "rows of Vanilla (0.91, 0.82, 0.99). Eq. 10, the nearer of two medians, is beside it. TVD is of the "
-    "released gradients of the last epoch, cross-fitted."
+    "rows of Vanilla (0.91, 0.82, 0.99). Eq. 10, the nearer of two medians, is beside it. TVD is "
+    "of the released gradients of the last epoch, cross-fitted."
 )
 
 
