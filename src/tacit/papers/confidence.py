@@ -95,7 +95,7 @@ def _plan_toy(full: bool) -> list[dict[str, Any]]:
         "batch_size": 256,
         "lr": 1e-2,
         "attacks": (),
-        "monitor_every": 400,
+        "monitor_every": 300,
     }
     return [{**values, "seed": seed} for seed in range(10 if full else _SEEDS)]
 
