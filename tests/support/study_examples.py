@@ -13,6 +13,17 @@ from tacit.papers import studies
 OPEN = "ours/beyond"  # its trials come from the registries: whatever is registered joins it
 LAYERS = ("layer1", "layer2", "layer3")
 CLASSES = ("negatives", "positives")
+LOOKED = ("acute", "norm_leak", "cosine_leak", "norm_auc", "cosine_auc", "noise")
+LEAKS = (
+    "mean",
+    "q95",
+    "pooled",
+    "null_mean",
+    "null_q95",
+    "signed",
+    "signed_q95",
+    "null_signed_q95",
+)
 SHAPES = {"criteo": (1024, 128), "avazu": (32768, 128)}
 
 
@@ -109,7 +120,7 @@ def results(config):
         return low + (high - low) * int.from_bytes(digest[:6], "big") / 2**48
 
     def leak(*words):
-        return {kind: number(*words, kind) for kind in ("mean", "q95", "pooled")}
+        return {kind: number(*words, kind) for kind in LEAKS}
 
     def measured(*words):
         return {name: number(*words, name) for name in ("auc", "loss", "accuracy", "nce", "ace")}
@@ -147,7 +158,7 @@ def results(config):
                 "step": 100 * (i + 1),
                 "epoch": float(i),
                 **{n: quantiles(i, n) for n in ("gap", "norm_h", "norm_g", "cosine_g")},
-                **{n: number(i, n) for n in ("acute", "norm_leak", "cosine_leak")},
+                **{n: number(i, n) for n in LOOKED},
             }
             for i in range(5)
         ],
@@ -177,6 +188,7 @@ def results(config):
             "tvd": {part: number("tvd", part) for part in ("whole", "gan", "penalty")},
         },
         "memory_leak": number("memory"),
+        "rows_without_noise": {"share": number("bare", low=0.0), "most": 8},
         "batch": batch,
         "width": width,
         "updates": [number("update", i) for i in range(6)],

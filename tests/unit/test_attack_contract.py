@@ -16,6 +16,7 @@ from tacit.testing.attack_contract import AttackContract, null_band, pooled_auc
 
 VARIANTS = ["hint(by=cosine)", "hint(by=distance)", "hint(k=1)", "hint(k=2)"]
 VARIANTS += ["mean(hard=true)", "median(hard=true)", "energy(share=0.9)"]
+VARIANTS += ["median(split=all)", "median(hard=true, split=all)", "hint(use=longest)"]
 
 
 @pytest.mark.parametrize("check", AttackContract.checks())

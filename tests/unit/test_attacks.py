@@ -147,6 +147,13 @@ def test_majority_ignores_orthogonal_rows() -> None:
     assert Majority()(View(grads=rows), seeded()).tolist() == [0.0] * 16
 
 
+def test_the_longest_hint_alone_is_compared_with() -> None:
+    grads = torch.tensor([[2.0, 0.0], [3.0, 0.0], [-1.0, 5.0], [0.0, 4.0]], dtype=torch.float64)
+    view = View(grads=grads, known=Known(hints=torch.tensor([0, 1])))
+    assert Hint(use="longest")(view, seeded()).tolist() == [6.0, 6.0, -3.0, 0.0]
+    assert Hint()(view, seeded()).tolist() == [6.0, 6.0, -2.0, 0.0]
+
+
 @pytest.mark.parametrize(("rows", "width"), [(40, 8), (41, 7), (8, 40), (9, 9)])
 def test_energy_equals_the_lower_half_of_the_svd(rows: int, width: int) -> None:
     grads = torch.randn(rows, width, generator=seeded(2), dtype=torch.float64).numpy()
@@ -180,6 +187,32 @@ def test_mean_and_median_equal_a_loop(name: str) -> None:
     np.testing.assert_allclose(found.numpy(), far[:, 0] - far[:, 1], rtol=1e-12)
     hard = run(f"{name}(hard=true)", example)
     np.testing.assert_array_equal(hard.numpy(), (far[:, 1] <= far[:, 0]).astype(float))
+
+
+def test_the_released_median_attack_cuts_at_the_median_of_all() -> None:
+    example = small()
+    rows, labels = example.released.numpy(), example.labels.numpy()
+    first, second = (np.median(rows[labels == c], axis=0) for c in (0, 1))
+    middle = np.median(rows, axis=0)
+    expected = np.array([sum((row - middle) * (second - first)) for row in rows])
+    found = run("median(split=all)", example)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+    hard = run("median(hard=true, split=all)", example)
+    np.testing.assert_array_equal(hard.numpy(), (expected >= 0).astype(float))
+
+
+@pytest.mark.parametrize(
+    ("positives", "expected"), [(394, 0.9125), (221, 0.821), (500, 1.0), (779, 0.821)]
+)
+def test_the_released_median_attack_on_classes_wholly_apart(
+    positives: int, expected: float
+) -> None:
+    """The numbers that GAFM's table 1 has for Vanilla: half of the rows, however many are rare."""
+    labels = (torch.arange(1000) < positives).long()
+    grads = (-labels + 0.1 * torch.rand(1000, generator=seeded(1))).double().unsqueeze(1)
+    example = Example(grads, grads, labels)
+    assert leak("median(hard=true, split=all)", example) == pytest.approx(expected, abs=2e-3)
+    assert leak("median(hard=true)", example) == 1.0
 
 
 def test_a_tie_scores_one_if_hard_and_zero_otherwise() -> None:

@@ -3,7 +3,7 @@ import lzma
 import numpy as np
 import pytest
 
-from tacit.data import load, split
+from tacit.data import assign, load, split
 from tacit.errors import InputError
 
 TEXTS = [
@@ -43,6 +43,23 @@ def test_words_of_the_training_half_are_marked(tmp_path):
     assert table.fixed_test.tolist() == [False, False, True, True]
     train, test = split(table, seed=0)
     assert (sorted(train), sorted(test)) == ([0, 1], [2, 3])
+
+
+def test_gafm_draws_the_halves_by_the_seed_and_deals_the_words_to_three(tmp_path):
+    write_csv(
+        tmp_path,
+        [(half, k % 2, f"film number {k}") for half in ("train", "test") for k in range(20)],
+    )
+    table = load("imdb_random")
+    assert np.array_equal(table.numeric, load("imdb").numeric)
+    drawn = {tuple(sorted(split(table, seed=seed)[1])) for seed in range(5)}
+    assert {len(test) for test in drawn} == {20}
+    assert len(drawn) == 5
+    parties = assign(load("imdb_three"), 3)
+    assert [len(columns) for columns in parties] == [200, 200, 100]
+    assert sorted(at for columns in parties for at in columns.numeric) == list(range(500))
+    with pytest.raises(InputError, match="names 3 parties, got 1"):
+        assign(load("imdb_three"), 1)
 
 
 def test_the_published_folder_gives_the_same_table(tmp_path):

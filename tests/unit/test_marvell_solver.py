@@ -182,6 +182,79 @@ def test_another_optimiser_finds_nothing_better(seed: int) -> None:
     assert min(tried) <= best * (1 + 1e-3), "the other optimiser was no test"
 
 
+def convex_minimum(case: Row, power: float) -> float:
+    """Minimise the sum of ratios by another route: convex in the logarithms of a, A, b and B.
+
+    With them the objective and the budget are sums of exponentials and all else is linear, so one
+    start of a general solver finds the global minimum.
+    """
+    d, p, u, v, gap = (case[name] for name in ("d", "p", "u", "v", "gap"))
+    weights = np.array([1 - p, (1 - p) * (d - 1), p, p * (d - 1)])
+    floor = np.log([u, u, v, v])
+    budget = power + d * ((1 - p) * u + p * v)
+    # Each row is an exponent of a term of the objective, each with its factor.
+    powers = np.array(
+        [[0, 1, 0, -1], [0, -1, 0, 1], [1, 0, -1, 0], [0, 0, -1, 0], [-1, 0, 1, 0], [-1, 0, 0, 0]]
+    )
+    factors = np.array([d - 1, d - 1, 1, gap, 1, gap])
+
+    def value(t: Vector) -> float:
+        return math.log(factors @ np.exp(powers @ t))
+
+    def slope(t: Vector) -> Vector:
+        terms = factors * np.exp(powers @ t)
+        found: Vector = terms @ powers / terms.sum()
+        return found
+
+    def room(t: Vector) -> float:
+        return math.log(budget) - math.log(weights @ np.exp(t))
+
+    def room_slope(t: Vector) -> Vector:
+        terms = weights * np.exp(t)
+        found: Vector = -terms / terms.sum()
+        return found
+
+    order = np.array([[1.0, -1, 0, 0], [0, 0, 1, -1]])
+    out = minimize(
+        value,
+        np.log(np.exp(floor) + power / d / 2),
+        jac=slope,
+        method="SLSQP",
+        bounds=[(low, math.log(1e9)) for low in floor],
+        constraints=[
+            {"type": "ineq", "fun": room, "jac": room_slope},
+            {"type": "ineq", "fun": lambda t: order @ t, "jac": lambda t: order},
+        ],
+        options={"ftol": 1e-14, "maxiter": 1000},
+    )
+    noise = np.maximum(np.exp(out.x) - np.exp(floor), 0.0)
+    noise = np.minimum(noise, noise[[0, 0, 2, 2]])  # it keeps the rules up to rounding only
+    spent = weights @ noise
+    noise *= min(1.0, power / spent) if spent > 0 else 1.0
+    return objective(noise, case)
+
+
+# Which of lam10, lam20, lam11 and lam21 are above zero: every combination that an optimum can have.
+PATTERNS = {"1100", "0011", "1110", "1011", "1010", "1000", "0010"}
+
+
+def test_400_random_optima_agree_with_a_convex_solver_in_every_pattern() -> None:
+    rng = np.random.default_rng(400)
+    seen: dict[str, int] = dict.fromkeys(PATTERNS, 0)
+    for _ in range(400):
+        case: Row = {"d": int(rng.integers(1, 40)), "p": float(rng.uniform(0.05, 0.95))}
+        drawn = (10 ** rng.uniform(-1.5, 1.5, 3)).tolist()
+        case |= dict(zip(("u", "v", "gap"), drawn, strict=True))
+        power = float(10 ** rng.uniform(-2, 2))
+        found = solve_marvell(**case, power=power)
+        seen["".join(str(int(value > 0)) for value in lams(found))] += 1
+        best, other = objective(lams(found), case), convex_minimum(case, power)
+        assert best <= other * (1 + 1e-8), (case, power)
+        assert other <= best * (1 + 1e-6), (case, power)
+    assert set(seen) == PATTERNS
+    assert min(seen.values()) >= 10, seen
+
+
 def test_no_power_means_no_noise() -> None:
     for power in (0.0, 1e-14):
         found = solve_marvell(**PLAIN, power=power)

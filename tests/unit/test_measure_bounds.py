@@ -147,6 +147,28 @@ def test_error_bound_and_its_inverse(error: float) -> None:
     assert error_bound(sum_kl_for_error(error)) == pytest.approx(error, abs=1e-12)
 
 
+@given(st.floats(0, 0.999), st.floats(0.01, 0.99))
+def test_the_weighted_error_bound_and_its_inverse(part: float, p: float) -> None:
+    error = part * min(p, 1 - p)
+    assert error_bound(sum_kl_for_error(error, p), p) == pytest.approx(error, abs=1e-12)
+
+
+@given(st.floats(0.001, 8), st.floats(0.01, 0.99))
+def test_two_equal_gaussians_respect_the_weighted_bound(e: float, p: float) -> None:
+    """The best set is a half-line, where ``p f1 = (1 - p) f0``; means are sqrt(e) apart."""
+    gap = math.sqrt(e)
+    cut = gap / 2 + math.log((1 - p) / p) / gap
+    best = p * norm.cdf(cut - gap) + (1 - p) * norm.cdf(-cut)
+    assert best >= error_bound(e, p) - 1e-12
+    assert best <= min(p, 1 - p) + 1e-12
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, -0.1, math.nan])
+def test_a_share_lies_between_zero_and_one(p: float) -> None:
+    with pytest.raises(ParameterError, match="p must be above 0"):
+        error_bound(1.0, p)
+
+
 def test_bounds_at_zero_four_and_infinity() -> None:
     assert (auc_bound(0), auc_bound(4), auc_bound(math.inf)) == (0.5, 1.0, 1.0)
     assert auc_bound(math.nextafter(4, 0)) == pytest.approx(1.0, abs=1e-12)

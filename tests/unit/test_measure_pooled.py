@@ -77,6 +77,11 @@ def test_the_record_agrees_with_its_parts(count: int) -> None:
     assert 0.5 <= pooled.low <= pooled.leak_auc <= pooled.high <= 1
     sd = math.sqrt(65 / (12 * 8 * 56))
     assert pooled.null_mean == pytest.approx(0.5 + sd * math.sqrt(2 / math.pi))
+    signed = [auc(*batch) for batch in batches]
+    assert pooled.signed == pytest.approx(np.mean(signed))
+    assert pooled.signed_q95 == pytest.approx(quantile_over_steps(signed))
+    assert pooled.null_q95 == pytest.approx(0.5 + 1.959964 * sd, abs=1e-6)
+    assert pooled.null_signed_q95 == pytest.approx(0.5 + 1.644854 * sd, abs=1e-6)
     assert pooled.null_low == 0.5
     assert pooled.null_high == pytest.approx(0.5 + 1.959964 * sd / math.sqrt(count), abs=1e-6)
 
@@ -87,6 +92,7 @@ def test_the_sign_is_fixed_once(count: int) -> None:
     turned = [(-s, y) for s, y in batches]
     straight, back = pooled_leak(batches, rng=rng()), pooled_leak(turned, rng=rng())
     assert back.leak_auc == pytest.approx(straight.leak_auc)
+    assert back.signed == pytest.approx(1 - straight.signed)
     assert back.low == pytest.approx(straight.low, abs=0.02)
     mixed = pooled_leak([*batches, *turned], rng=rng())
     assert mixed.leak_auc == pytest.approx(0.5)

@@ -11,6 +11,8 @@ from torch.nn.functional import leaky_relu, linear
 from tacit import nets
 from tacit.errors import ParameterError
 from tacit.nets import COMBINES, Inputs
+from tacit.nets.embedding import StackedEmbedding
+from tacit.training import adam
 
 MIXED = Inputs(numeric=3, cardinalities=(4, 6))
 PARTIES = [MIXED, Inputs(numeric=2), Inputs(numeric=0, cardinalities=(5,))]
@@ -22,6 +24,8 @@ SPECS = [
     "mlp(hidden=5, layers=1, embedding=2)",
     "exploit_criteo(config=2)",
     "gafm_net(hidden=3)",
+    "gafm_net(first=8, second=4)",
+    "wdl(layers=1, units=8, l2=0.01)",
 ]
 
 
@@ -117,6 +121,9 @@ def test_the_other_models_have_the_parameters_of_their_formulas():
     spam = nets.get("gafm_net").build(parties=[Inputs(57)], seed=0)
     assert count(*spam.bottoms) == (57 * 16 + 16) + (16 * 16 + 16) + (16 + 1)
     assert count(spam.top) == (16 + 16) + (16 * 16 + 16) + (16 + 1)
+    films = nets.get("gafm_net(first=256, second=128)").build(parties=[Inputs(500)], seed=0)
+    assert count(*films.bottoms) == (500 * 256 + 256) + (256 * 128 + 128) + (128 + 1)
+    assert count(films.top) == count(spam.top)
     plain = nets.get("mlp").build(parties=[Inputs(10)], own=Inputs(5), seed=0)
     assert count(*plain.bottoms) == (10 * 64 + 64) + (64 * 64 + 64)
     assert count(plain.top) == 2 * (64 * 64 + 64) + 65 + 5 * 64
@@ -186,6 +193,35 @@ def test_wide_and_deep_against_plain_functions():
     raw = torch.cat([wide[c1[:, 0]], x1], dim=1)
     h = h + linear(raw, top.own.linear.weight, top.own.linear.bias)
     assert torch.equal(run(model, own=OWN), h.squeeze(1))
+
+
+def test_a_penalty_on_embeddings_is_what_the_loss_would_have():
+    """Adam's step with ``l2`` is its step on the loss plus ``l2 ||E||^2``, for both tables."""
+
+    def stepped(spec, penalty):
+        model = nets.get(spec).build(parties=[MIXED], own=OWN, seed=2)
+        parts = [*model.bottoms, model.top]
+        optimisers = [adam(part, 0.1) for part in parts]
+        for _ in range(3):
+            loss = run(model, own=OWN).square().mean()
+            tables = [weight for part in parts for weight in tables_of(part)]
+            (loss + penalty * sum(weight.square().sum() for weight in tables)).backward()
+            for optimiser in optimisers:
+                optimiser.step()
+                optimiser.zero_grad()
+        return weights(*parts), len(tables)
+
+    found, count_of_tables = stepped("wdl(layers=2, units=4, l2=0.01)", 0.0)
+    asked, _ = stepped("wdl(layers=2, units=4)", 0.01)
+    plain, _ = stepped("wdl(layers=2, units=4)", 0.0)
+    assert count_of_tables == 2
+    for one, other in zip(found, asked, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert any(not torch.equal(one, other) for one, other in zip(found, plain, strict=True))
+
+
+def tables_of(part):
+    return [w for m in part.modules() if isinstance(m, StackedEmbedding) for w in m.parameters()]
 
 
 def test_gafm_sends_a_probability_and_own_columns_join_the_first_layer_after_the_cut():

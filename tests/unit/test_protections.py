@@ -10,12 +10,14 @@ from scipy import stats
 
 from guard_examples import SPECS
 from tacit import Cut, Guard, measure, protect
-from tacit.errors import ReleaseError, ReplayError
+from tacit.errors import ParameterError, ReleaseError, ReplayError
 from tacit.protect.base import NOISE_ONLY, RUNNING, Batch, Plan, Protection
 from tacit.protect.marvell.class_stats import ClassStatistics
+from tacit.protect.max_norm import AS_PUBLISHED
 from tacit.protect.noise_terms import Along, Isotropic
 from tacit.rng import Key
 from tacit.testing import ProtectionContract, low_rank_cut
+from tacit.training.metrics import RowsWithoutNoise
 
 
 @pytest.mark.parametrize("check", ProtectionContract.checks())
@@ -108,6 +110,59 @@ def test_max_norm_positive_follows_algorithm_5():
         ratio = (1 - p_min) / (1 - float(p[i])) if y[i] == 1 else (1 - p_min) / float(p[i])
         sigma = math.sqrt(max(ratio**2 - 1, 0))
         assert float(part.std[i]) == pytest.approx(sigma * float(cut.grads[i].norm()), abs=1e-6)
+
+
+def _balanced(rows=64, *, sure=0.0):
+    """Predictions on both sides for both classes: about half of the rows get no noise."""
+    rng = torch.Generator().manual_seed(3)
+    labels = (torch.arange(rows) % 2).long()
+    probs = torch.rand(rows, generator=rng, dtype=torch.float64).clamp(0.05, 0.95)
+    probs[labels == 1] = probs[labels == 1].clamp_min(0.4 + sure)
+    grads = (probs - labels).unsqueeze(1) * torch.randn(1, 8, generator=rng).double()
+    return Cut(grads=grads, labels=labels, probs=probs)
+
+
+def test_algorithm_5_as_published_leaves_rows_as_they_are_and_counts_them():
+    cut = _balanced()
+    longest = float((1 - cut.probs[cut.labels == 1]).max())
+    bare = ((cut.probs - cut.labels).abs() >= longest).nonzero().flatten()
+    assert len(bare) > 2
+    guard, counted = Guard("max_norm_positive_published", seed=1), RowsWithoutNoise()
+    release = guard.release(cut)
+    counted(cut, release)
+    step = float(release.grads.abs().max()) * 2.0**-15
+    same = ((release.grads - cut.grads).abs() <= step).all(dim=1).nonzero().flatten()
+    assert torch.equal(same, bare)
+    assert guard.counts == {AS_PUBLISHED: 1}
+    share = len(bare) / 64
+    assert counted.record() == {"count": len(bare), "rows": 64, "share": share, "most": len(bare)}
+    # The default form releases noise without signal, or the running length of earlier batches.
+    assert not torch.equal(
+        Guard("max_norm_positive", seed=1).release(cut).grads[bare], cut.grads[bare]
+    )
+
+
+def test_algorithm_5_as_published_gives_the_other_rows_its_noise():
+    cut = _balanced()
+    (part,) = protect.PublishedMaxNormPositive().plan(Batch.of(cut), None).noise
+    gap = (cut.probs - cut.labels).abs()
+    longest = float(gap[cut.labels == 1].max())
+    sigma = ((longest / gap) ** 2 - 1).clamp_min(0).sqrt()
+    torch.testing.assert_close(part.std, sigma * cut.grads.norm(dim=1), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [0, 1])
+def test_algorithm_5_as_published_never_releases_a_whole_batch_as_it_is(labels):
+    """Without positives its rule says nothing, and of one probability it gives no row noise."""
+    cut = _balanced()
+    alone = replace(cut, labels=torch.full((64,), labels), probs=torch.full((64,), 0.5).double())
+    for first in (True, False):
+        guard = Guard("max_norm_positive_published", seed=1)
+        if not first:
+            guard.release(cut)
+        out = guard.release(alone).grads
+        step = float(out.abs().max()) * 2.0**-15
+        assert int(((out - alone.grads).abs() <= step).all(dim=1).sum()) <= 1
 
 
 def test_statistics_match_the_obvious_formula():
@@ -315,6 +370,30 @@ def test_bool_labels_are_labels():
     for spec in ("marvell(s=4)", "max_norm_positive"):
         out = Guard(spec, seed=1).release(replace(cut, labels=cut.labels.bool())).grads
         assert torch.isfinite(out).all()
+
+
+def test_the_weighted_error_is_a_sum_kl_of_its_own():
+    cut = low_rank_cut(512, 16)
+
+    def claim(spec):
+        return Guard(spec, seed=1).release(cut).certificate.sum_kl
+
+    assert claim("marvell(error=0.05, share=0.1)") == pytest.approx(4 * (1 - 0.5) ** 2)
+    assert claim("marvell(error=0.05, share=0.9)") == pytest.approx(1.0)
+    assert claim("marvell(error=0.4, share=0.5)") == claim("marvell(error=0.4)")
+
+
+@pytest.mark.parametrize(
+    ("spec", "rule"),
+    [
+        ("marvell(error=0.1, share=0.1)", "error must be at least 0 and below 0.1, got 0.1"),
+        ("marvell(error=0.1, share=0)", "share must be above 0 and below 1, got 0"),
+        ("marvell(s=4, share=0.1)", "which must be given, got 0.1"),
+    ],
+)
+def test_a_weighted_error_has_its_limits(spec, rule):
+    with pytest.raises(ParameterError, match=rule):
+        protect.get(spec)
 
 
 def test_chain_keeps_the_best_certificate_and_adds_up_the_power():

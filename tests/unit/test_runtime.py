@@ -18,6 +18,7 @@ SPECS = [
     "iso(1)",
     "max_norm",
     "max_norm_positive",
+    "max_norm_positive_published",
     "marvell(s=4)",
     "max_norm | gaussian(0.01)",
 ]

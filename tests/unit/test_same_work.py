@@ -16,6 +16,7 @@ SPECS = [
     "iso(1)",
     "max_norm",
     "max_norm_positive",
+    "max_norm_positive_published",
     "marvell(s=4)",
     "marvell(sum_kl=0.16)",
     "marvell(error=0.4)",

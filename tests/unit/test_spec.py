@@ -16,9 +16,11 @@ PRINTED = [
     "iso(t=2)",
     "max_norm",
     "max_norm_positive",
+    "max_norm_positive_published",
     "marvell(s=4)",
     "marvell(sum_kl=0.16)",
     "marvell(error=0.4)",
+    "marvell(error=0.05, share=0.1)",
     "max_norm | gaussian(sigma=0.1)",
     "iso(t=1e-05) | marvell(s=0.5) | gaussian(sigma=1000)",
 ]

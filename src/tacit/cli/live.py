@@ -92,6 +92,10 @@ class LiveView:
         if results["embedding_leak"] is not None:
             shown = f"{results['embedding_leak']:.3f}"
             table.add_row("leak AUC, the feature parties' own output", shown)
+        if results["rows_without_noise"] is not None:
+            bare = results["rows_without_noise"]
+            shown = f"{bare['count']} of {bare['rows']}, {bare['share']:.1%}"
+            table.add_row("released rows without noise", shown)
         if results["selected"] is not None:
             kept = results["selected"]
             table.add_row(f"epoch kept, by {kept['judged_by']}", str(kept["epoch"]))

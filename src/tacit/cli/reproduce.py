@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _WIDE = 160
-_VERDICTS = {True: "yes", False: "NO", None: "cannot tell"}
 
 
 def reproduce(
@@ -28,6 +27,9 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="List every name, and end.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Minutes on two cores. [yes]")] = False,
     full: Annotated[bool, typer.Option("--full", help="The paper's own setting.")] = False,
+    released: Annotated[
+        bool, typer.Option("--as-released", help="What the authors' code does, not their text.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Directory. [reproduced/NAME-quick]")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where data sets lie.")] = None,
     workers: Annotated[int | None, typer.Option(help="Trials at a time. [the cores]")] = None,
@@ -52,13 +54,15 @@ def reproduce(
     if on not in ("local", "ray"):
         raise UsageError(f"--on {on}: must be local or ray")
     study = find(name)
-    place = out or Path("reproduced") / f"{study.paper}-{study.name}-{'full' if full else 'quick'}"
+    scale = ("full" if full else "quick") + ("-released" if released else "")
+    place = out or Path("reproduced") / f"{study.paper}-{study.name}-{scale}"
     with SweepView(study.full_name, quiet=as_json) as view:
         record = _run(
             study,
             view,
             out=place,
             full=full,
+            released=released,
             data_dir=data_dir,
             workers=workers,
             on=cast('Literal["local", "ray"]', on),
@@ -131,9 +135,9 @@ def _show(record: Mapping[str, Any]) -> None:
         if table["note"]:
             console.print(table["note"], markup=False, highlight=False)
     if record["claims"]:
-        drawn = Table("what the paper says", "holds here", "found", title_justify="left")
+        drawn = Table("the paper says", "here", title_justify="left")
         for claim in record["claims"]:
-            drawn.add_row(claim["text"], _VERDICTS[claim["holds"]], claim["found"])
+            drawn.add_row(claim["text"], claim["words"])
         console.print(drawn)
     for title, texts in (
         ("scaled down", record["scaled"]),

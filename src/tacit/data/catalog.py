@@ -139,16 +139,23 @@ _ALL = (
         loader="tacit.data.datasets.small:credit",
         places=("UCI_Credit_Card.csv", "credit/UCI_Credit_Card.csv"),
     ),
-    DataSet(
-        name="imdb",
-        description="film reviews as 500 words present or not, half of them for testing",
-        rows=50_000,
-        positives=0.5,
-        classes=2,
-        source="https://ai.stanford.edu/~amaas/data/sentiment",
-        licence="none stated; the page asks to cite Maas et al. (2011)",
-        loader="tacit.data.datasets.imdb:imdb",
-        places=("imdb/imdb_bow500.npz", "imdb/imdb_reviews.csv.xz", "imdb/aclImdb", "aclImdb"),
+    *(
+        DataSet(
+            name=name,
+            description=f"film reviews as 500 words present or not, {parts}",
+            rows=50_000,
+            positives=0.5,
+            classes=2,
+            source="https://ai.stanford.edu/~amaas/data/sentiment",
+            licence="none stated; the page asks to cite Maas et al. (2011)",
+            loader=f"tacit.data.datasets.imdb:{name}",
+            places=("imdb/imdb_bow500.npz", "imdb/imdb_reviews.csv.xz", "imdb/aclImdb", "aclImdb"),
+        )
+        for name, parts in (
+            ("imdb", "half of them for testing"),
+            ("imdb_random", "halves drawn by the seed"),
+            ("imdb_three", "halves drawn by the seed, three parties of 200, 200 and 100 words"),
+        )
     ),
     DataSet(
         name="criteo",

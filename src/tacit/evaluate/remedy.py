@@ -167,6 +167,7 @@ def _sum_kl(noise: Item) -> float | None:
     """Return the divergence of a release that a Marvell asks for; None where it asks for power."""
     asked = dict(noise.named)
     if isinstance(error := asked.get("error"), int | float):
-        return sum_kl_for_error(float(error))
+        share = asked.get("share", 0.5)
+        return sum_kl_for_error(float(error), share if isinstance(share, float) else 0.5)
     found = asked.get("sum_kl")
     return float(found) if isinstance(found, int | float) else None

@@ -54,42 +54,52 @@ def gaussian_auc(sum_kl: float) -> float:
     return math.erfc(-math.sqrt(_divergence(sum_kl)) / 2) / 2
 
 
-def error_bound(sum_kl: float) -> float:
-    """Return the mixture error ``(FNR + FPR) / 2`` that no attacker gets below.
+def error_bound(sum_kl: float, p: float = 0.5) -> float:
+    """Return the mixture error ``p FNR + (1 - p) FPR`` that no attacker gets below.
 
-    ``max(0, 1/2 - sqrt(sum_kl) / 4)``.
+    ``max(0, min(p, 1 - p) (1 - sqrt(sum_kl) / 2))``; calling all examples the more frequent class
+    has ``min(p, 1 - p)``.
 
     Guarantee:
         As for ``auc_bound``: every set of gradients called positive, one release.
 
     References:
         Technical Report of Label Leakage and Protection in Federated Learning, lower bound of
-        ``Error_0.5`` by Pinsker's and Jensen's inequalities.
+        ``Error_0.5`` by Pinsker's and Jensen's inequalities. It states ``M_p`` without a bound;
+        the same steps give this one, since ``min(p f1, (1 - p) f0) >= min(p, 1 - p) min(f1, f0)``.
 
-    >>> error_bound(0.0), error_bound(1.0), error_bound(4.0)
-    (0.5, 0.25, 0.0)
+    >>> error_bound(0.0), error_bound(1.0), error_bound(4.0), error_bound(1.0, p=0.1)
+    (0.5, 0.25, 0.0, 0.05)
     """
-    return max(0.0, 0.5 - math.sqrt(_divergence(sum_kl)) / 4)
+    return max(0.0, _lesser(p) * (1 - math.sqrt(_divergence(sum_kl)) / 2))
 
 
-def sum_kl_for_error(error: float) -> float:
+def sum_kl_for_error(error: float, p: float = 0.5) -> float:
     """Return the largest ``sum_kl`` that keeps ``error_bound`` at ``error``.
 
-    ``(2 - 4 error)^2``, the inverse of ``error_bound`` on [0, 1/2).
+    ``4 (1 - error / min(p, 1 - p))^2``, the inverse of ``error_bound``; ``(2 - 4 error)^2`` where
+    both errors weigh the same.
 
     References:
         Technical Report of Label Leakage and Protection in Federated Learning, the same bound
         solved for ``sumKL``.
 
-    >>> sum_kl_for_error(0.25), error_bound(sum_kl_for_error(0.4))
-    (1.0, 0.4)
+    >>> sum_kl_for_error(0.25), error_bound(sum_kl_for_error(0.4)), sum_kl_for_error(0.05, p=0.1)
+    (1.0, 0.4, 1.0)
     """
-    if not 0 <= error < 0.5:
+    most = _lesser(p)
+    if not 0 <= error < most:
         raise ParameterError(
-            f"error must be at least 0 and below 0.5, got {error}; "
-            f"0.5 means guessing and would need infinite noise"
+            f"error must be at least 0 and below {most:g}, got {error}; "
+            f"{most:g} means guessing and would need infinite noise"
         )
-    return float((2 - 4 * error) ** 2)
+    return 4 * (1 - error / most) ** 2
+
+
+def _lesser(p: float) -> float:
+    if not 0 < p < 1:
+        raise ParameterError(f"p must be above 0 and below 1, got {p}")
+    return min(p, 1 - p)
 
 
 def sum_kl(

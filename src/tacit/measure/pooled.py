@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import final
 
 import numpy as np
+from scipy.special import erf
 
 from tacit.errors import InputError
 from tacit.measure._arrays import Floats, Values, as_generator, class_labels, positive_count
@@ -33,6 +34,7 @@ class PooledLeak:
     Attributes:
         leak_auc: the share of pairs (positive, negative) of one batch in which the positive scores
             higher, over all batches; the direction is fixed once.
+        signed: the same share as it is, below 0.5 where positives score lower.
         low: lower end of its bootstrap interval, not below 0.5.
         high: upper end of its bootstrap interval.
         null_low: 0.5, the least a leak AUC can be.
@@ -40,6 +42,9 @@ class PooledLeak:
         mean: the mean over batches of each batch's own ``max(auc, 1 - auc)``.
         q95: the 95% quantile over batches of the same.
         null_mean: what ``mean`` is for a score without information.
+        null_q95: what ``q95`` is for a score without information and many batches.
+        signed_q95: the 95% quantile over batches of each batch's own AUC, with its sign.
+        null_signed_q95: what ``signed_q95`` is for a score without information and many batches.
         batches: how many batches were compared.
         examples: how many examples they hold.
         skipped: how many further batches held one class only.
@@ -53,6 +58,10 @@ class PooledLeak:
     mean: float
     q95: float
     null_mean: float
+    null_q95: float
+    signed: float
+    signed_q95: float
+    null_signed_q95: float
     batches: int
     examples: int
     skipped: int
@@ -166,7 +175,7 @@ def _record(table: Floats, interval: Interval, *, level: float, skipped: int) ->
     signed = u.sum() / pairs.sum()
     low, high = _sign_free(interval, flipped=bool(signed < 0.5))
     each = np.maximum(u, pairs - u) / pairs
-    noise = 0.5 + np.sqrt(variance) / pairs * math.sqrt(2 / math.pi)
+    spreads = np.sqrt(variance) / pairs
     reach = null_width(float(np.sqrt(variance.sum()) / pairs.sum()), level=level)
     return PooledLeak(
         leak_auc=float(max(signed, 1 - signed)),
@@ -176,11 +185,33 @@ def _record(table: Floats, interval: Interval, *, level: float, skipped: int) ->
         null_high=min(1.0, 0.5 + reach),
         mean=float(each.mean()),
         q95=quantile_over_steps(each),
-        null_mean=float(noise.mean()),
+        null_mean=0.5 + float(spreads.mean()) * math.sqrt(2 / math.pi),
+        null_q95=0.5 + _null_quantile(spreads, 0.95),
+        signed=float(signed),
+        signed_q95=quantile_over_steps(u / pairs),
+        null_signed_q95=0.5 + _null_quantile(spreads, 0.90),
         batches=len(table),
         examples=int(table[:, :2].sum()),
         skipped=skipped,
     )
+
+
+def _null_quantile(spreads: Floats, q: float) -> float:
+    """Return the ``q`` quantile of ``|x|`` where x is normal, with each spread equally often.
+
+    >>> round(_null_quantile(np.array([2.0, 2.0]), 0.95), 3)
+    3.92
+    """
+    sizes, counts = np.unique(spreads[spreads > 0], return_counts=True)
+    still = len(spreads) - int(counts.sum())  # batches of equal scores are always at 0.5
+    if still >= q * len(spreads):
+        return 0.0
+    low, high = 0.0, float(sizes[-1]) * 10
+    for _ in range(50):
+        middle = (low + high) / 2
+        below = still + float(counts @ erf(middle / (sizes * math.sqrt(2))))
+        low, high = (middle, high) if below < q * len(spreads) else (low, middle)
+    return (low + high) / 2
 
 
 def _sign_free(interval: Interval, *, flipped: bool) -> Interval:

@@ -25,7 +25,8 @@ class StackedEmbedding(nn.Module):
 
     An index outside its own column's range reads a row of another column's table, and only the
     far ends of the whole table raise an error. ``check=True`` refuses such an index by name; it
-    takes one pass over the indices, so check data once, when it is loaded.
+    takes one pass over the indices, so check data once, when it is loaded. ``l2`` is the factor of
+    a penalty ``l2 ||T||^2`` on the tables alone, whose gradient the optimiser adds.
 
     >>> layer = StackedEmbedding((3, 5), 4)
     >>> layer(torch.tensor([[2, 0], [0, 4]])).shape
@@ -36,7 +37,12 @@ class StackedEmbedding(nn.Module):
     sizes: Tensor
 
     def __init__(
-        self, cardinalities: Sequence[int], dim: int, *, draws: WeightDraws | None = None
+        self,
+        cardinalities: Sequence[int],
+        dim: int,
+        *,
+        draws: WeightDraws | None = None,
+        l2: float = 0.0,
     ) -> None:
         super().__init__()
         require(len(cardinalities) > 0, "an embedding needs at least one column", 0)
@@ -45,6 +51,7 @@ class StackedEmbedding(nn.Module):
         require(dim >= 1, "the embedding size must be at least 1", dim)
         self.cardinalities = tuple(cardinalities)
         self.dim = dim
+        self.l2 = l2
         starts = (0, *accumulate(self.cardinalities[:-1]))
         for name, numbers in (("offsets", starts), ("sizes", self.cardinalities)):
             self.register_buffer(name, torch.tensor(numbers, device="cpu"), persistent=False)
@@ -81,12 +88,14 @@ class FeatureEncoder(nn.Module):
     torch.Size([5, 6])
     """
 
-    def __init__(self, inputs: Inputs, dim: int, *, draws: WeightDraws | None = None) -> None:
+    def __init__(
+        self, inputs: Inputs, dim: int, *, draws: WeightDraws | None = None, l2: float = 0.0
+    ) -> None:
         super().__init__()
         self.inputs = inputs
         self.width = inputs.numeric + len(inputs.cardinalities) * dim
         self.embedding = (
-            StackedEmbedding(inputs.cardinalities, dim, draws=draws)
+            StackedEmbedding(inputs.cardinalities, dim, draws=draws, l2=l2)
             if inputs.cardinalities
             else None
         )

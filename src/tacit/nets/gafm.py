@@ -29,8 +29,13 @@ class GafmNet(Stacked):
 
     The text gives no widths and refers to a drawing. Hidden layers have 16 units here, the number
     in the authors' released code for Spambase, where each network has one hidden layer; the slope
-    is torch's 0.01. The paper has two classes; for more, the local model sends one
+    is torch's 0.01. For IMDB that code has a local model of 256 and 128 units, with dropout:
+    ``gafm_net(first=256, second=128)``. There is no dropout here: a party that is started again
+    must send the same embeddings. The paper has two classes; for more, the local model sends one
     number for each. Categories, which the paper takes as numbers, get embeddings of size 4.
+
+    ``first`` and ``second`` are the widths of the local model's hidden layers where they are not
+    ``hidden``, which is that of all.
 
     >>> from tacit.nets import Inputs
     >>> model = MODELS.get("gafm_net").build(parties=[Inputs(57)], seed=0)
@@ -40,17 +45,21 @@ class GafmNet(Stacked):
 
     hidden: int = 16
     embedding: int = 4
+    first: int | None = None
+    second: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.hidden >= 1, "gafm_net: hidden must be at least 1", self.hidden)
-        require(self.embedding >= 1, "gafm_net: embedding must be at least 1", self.embedding)
+        for name in ("hidden", "embedding", "first", "second"):
+            width = getattr(self, name)
+            require(width is None or width >= 1, f"gafm_net: {name} must be at least 1", width)
 
     def stack(self, classes: int) -> Stack:
         """Return the local model and the top as one stack, cut between them."""
         leaky = Layer(self.hidden, "leaky_relu")
+        local = (Layer(width or self.hidden, "leaky_relu") for width in (self.first, self.second))
         sent = Layer(logit_count(classes), "sigmoid")
         return Stack(
-            hidden=(leaky, leaky, sent, leaky, leaky),
+            hidden=(*local, sent, leaky, leaky),
             published_cut=3,
             embedding=self.embedding,
         )

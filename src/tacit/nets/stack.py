@@ -44,6 +44,7 @@ class Stack:
         wide: True adds the label party's own columns to the logits as a linear function with a
             bias and embeddings of size 1; False feeds them to the first layer after the cut.
         init: the distribution of the first weights.
+        l2: the factor of a penalty on the embeddings of categorical columns.
     """
 
     hidden: tuple[Layer, ...]
@@ -51,6 +52,7 @@ class Stack:
     embedding: int
     wide: bool = False
     init: Init = "torch"
+    l2: float = 0.0
 
     def numbered(self, inputs: int, first: int, last: int) -> Iterator[tuple[int, int, Layer]]:
         """Yield number, input width and layer of the layers ``first`` to ``last``, from 1 on."""
@@ -100,7 +102,7 @@ class Bottom(nn.Module):
         self.inputs = inputs
         self.width = stack.hidden[cut - 1].width
         self.features = FeatureEncoder(
-            inputs, stack.embedding, draws=draws_at(seed, "embedding", party)
+            inputs, stack.embedding, draws=draws_at(seed, "embedding", party), l2=stack.l2
         )
         self.layers = nn.ModuleList(
             Dense(fan_in, layer, draws_at(seed, "layer", number, party), init=stack.init)
@@ -132,7 +134,9 @@ class Own(nn.Module):
     def __init__(self, inputs: Inputs, stack: Stack, width: int, *, seed: Seed) -> None:
         super().__init__()
         size = 1 if stack.wide else stack.embedding
-        self.features = FeatureEncoder(inputs, size, draws=draws_at(seed, "own embedding"))
+        self.features = FeatureEncoder(
+            inputs, size, draws=draws_at(seed, "own embedding"), l2=stack.l2
+        )
         self.linear = linear(
             self.features.width, width, draws_at(seed, "own"), bias=stack.wide, init=stack.init
         )

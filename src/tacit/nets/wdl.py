@@ -32,6 +32,9 @@ class WideDeep(Stacked):
     The papers leave the initial weights open; here, as in the authors' released code, they have
     Glorot's distribution, and biases start at zero.
 
+    ``l2`` adds ``l2 ||E||^2`` for every embedding table E to the loss of the party that owns it: 0
+    as in the text, 0.01 in that code.
+
     >>> from tacit.nets import Inputs
     >>> columns = Inputs(numeric=13, cardinalities=(10,) * 26)
     >>> model = MODELS.get("wdl").build(parties=[columns], own=columns, seed=0)
@@ -43,11 +46,13 @@ class WideDeep(Stacked):
     layers: int = 6
     units: int = 128
     embedding: int = 4
+    l2: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.layers >= 1, "wdl: layers must be at least 1", self.layers)
         require(self.units >= 1, "wdl: units must be at least 1", self.units)
         require(self.embedding >= 1, "wdl: embedding must be at least 1", self.embedding)
+        require(0 <= self.l2 <= 1, "wdl: l2 must be from 0 to 1", self.l2)
 
     def stack(self, classes: int) -> Stack:  # noqa: ARG002 - no hidden layer depends on it
         """Return equal ReLU layers, cut in the middle."""
@@ -57,4 +62,5 @@ class WideDeep(Stacked):
             embedding=self.embedding,
             wide=True,
             init="glorot",
+            l2=self.l2,
         )

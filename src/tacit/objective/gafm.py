@@ -46,8 +46,9 @@ class Gafm(Objective):
         Han and Guan, "GAN-based Federated Learning for Label Protection in Binary
         Classification" (2023), Algorithm 1, Eq. 4 to 6 and 8; defaults as in section 4.2.
 
-    Where the text is silent or we depart: D has three hidden layers of ``hidden`` units (no widths
-    are given) and no activation at its end, since a score needs none; draws are fresh in every step
+    Where the text is silent or we depart: D has three hidden layers of ``hidden`` units (the text
+    gives no widths, the authors' released code has 10) and no activation at its end, since a score
+    needs none; draws are fresh in every step
     and keyed by step and embedding. In the first pass over the examples the label party works on
     draws of N(0, 1) in place of the embeddings (appendix D.2). A batch that lacks a class has
     ``y' = 0.5`` and leaves D as it is: nothing in its release tells which class it was.

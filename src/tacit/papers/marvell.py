@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tacit.experiment.sweep_store import TrialRecord
+from tacit.papers.claims import below, bounded, falling
 from tacit.papers.records import (
     LAYERS,
-    all_follow,
-    first_by_protection,
+    by_protection,
     grouped,
     layer_leak,
     leak_over_steps,
+    mean,
     present,
+    spread,
     steps_plot,
     steps_table,
 )
-from tacit.papers.study import Finding, PaperClaim, Study, Tabulated
+from tacit.papers.study import Cell, Finding, PaperClaim, Study, Tabulated
 from tacit.papers.tasks import QUANTILES
 from tacit.report.figures import Plot, Series, line_plot
 
 _CLASSES = ("negatives", "positives")
 _SAME_ORDER = 10.0
 _LOW, _MEDIAN, _HIGH = 0, QUANTILES.index(0.5), len(QUANTILES) - 1
-_ATTACKS = ("norm", "cosine")
+ATTACKS = ("norm", "cosine")
 _PLAIN, _STRONG = "none", "marvell(s=4)"
 _STRENGTHS = (_PLAIN, "marvell(s=0.1)", "marvell(s=0.25)", "marvell(s=1)", _STRONG)
 _SLACK = 0.02
-_TRACE = "tacit.papers.tasks:trace_leaks"
+_TRACE = "tacit.papers.tasks:follow_leaks"
 _LAYERS_SOURCE = "A.7.3"
 _WINDOWED = ("curves are means of windows of batches, in place of a Gaussian kernel",)
 
@@ -48,7 +49,9 @@ def _plan_observations(full: bool) -> list[dict[str, Any]]:
         "attacks": (),
         "monitor_every": 100,
     }
-    return [{**values, "rows": 4_584_061}] if full else [values]
+    if full:
+        return [{**values, "rows": 4_584_061}]
+    return [{**values, "seed": seed} for seed in range(3)]
 
 
 def looks_of(record: TrialRecord) -> list[dict[str, Any]]:
@@ -86,37 +89,21 @@ def _ratio(look: Mapping[str, Any], what: str) -> float | None:
     return None if not negatives or positives is None else positives / negatives
 
 
+_Looks = Sequence[Sequence[Mapping[str, Any]]]  # the first of every seed, the second, ...
+
+
 def _read_observations(records: Sequence[TrialRecord]) -> Finding:
     (record, *_) = records
-    looks = looks_of(record)
-    rows = [
-        [
-            look["step"],
-            *_medians(look, "gap"),
-            *_medians(look, "norm_h"),
-            *_medians(look, "norm_g"),
-            look["acute"],
-            look["norm_leak"],
-            look["cosine_leak"],
-        ]
-        for look in looks
-    ]
+    looks: _Looks = list(zip(*map(looks_of, records), strict=True))
+    rows = [_observed(same) for same in looks]
+    names = [f"{what} {sign}" for what in ("gap", "|dh/dz|", "|g|") for sign in "-+"]
+    attacks = [f"{name}{form}" for name in ATTACKS for form in (" leak", ", sign-free")]
     table = Tabulated(
         title=f"{record.config['dataset']}: medians over a batch, negatives and positives",
-        header=[
-            "step",
-            "gap -",
-            "gap +",
-            "|dh/dz| -",
-            "|dh/dz| +",
-            "|g| -",
-            "|g| +",
-            "acute angles",
-            "norm leak",
-            "cosine leak",
-        ],
+        header=["step", "seeds", *names, "acute angles", *attacks, "noise"],
         rows=rows,
-        note="gap is |p - y|; acute angles is the share of pairs of dh/dz with a positive cosine.",
+        note="gap is |p - y|; acute angles is the share of pairs of dh/dz with a positive cosine. "
+        "Leaks are of one batch; noise is what the sign-free one is for scores that know nothing.",
     )
     figures = [
         look_plot(record, "gap", title="Observation 1: confidence gap", y="|p - y|"),
@@ -127,45 +114,57 @@ def _read_observations(records: Sequence[TrialRecord]) -> Finding:
     return Finding(tables=[table], claims=_observation_claims(looks), figures=figures)
 
 
-def _observation_claims(looks: Sequence[Mapping[str, Any]]) -> list[PaperClaim]:
-    def claim(
-        text: str, where: str, values: list[float | None], rule: Callable[[float], bool]
-    ) -> PaperClaim:
-        shown = ", ".join("–" if value is None else f"{value:.3g}" for value in values)
-        return PaperClaim(text=text, source=where, holds=all_follow(values, rule), found=shown)
+def _observed(same: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    """Return a look's row over all seeds."""
+    medians = [
+        spread(values)
+        for what in ("gap", "norm_h", "norm_g")
+        for values in zip(*(_medians(look, what) for look in same), strict=True)
+    ]
+    leaks = [f"{attack}_{form}" for attack in ATTACKS for form in ("auc", "leak")]
+    rest = [spread(look[name] for look in same) for name in ("acute", *leaks, "noise")]
+    return [same[0]["step"], len(same), *medians, *rest]
+
+
+def _observation_claims(looks: _Looks) -> list[PaperClaim]:
+    """Check the means over seeds of every look."""
+
+    def means(value: Callable[[Mapping[str, Any]], float | None]) -> list[float | None]:
+        return [mean(map(value, same)) for same in looks]
 
     return [
-        claim(
+        bounded(
             "Observation 1: the model is less confident about positives (ratio of the medians of "
-            "the gap above 1)",
-            "section 3.3, figure 2(a)",
-            [_ratio(look, "gap") for look in looks],
-            lambda ratio: ratio > 1,
+            "the gap)",
+            source="section 3.3, figure 2(a)",
+            values=means(lambda look: _ratio(look, "gap")),
+            above=1,
         ),
-        claim(
+        bounded(
             "Observation 2: the norm of dh/dz is of the same order for both classes (ratio of "
-            "medians within 10)",
-            "section 3.3, figure 2(b)",
-            [_ratio(look, "norm_h") for look in looks],
-            lambda ratio: 1 / _SAME_ORDER < ratio < _SAME_ORDER,
+            "medians)",
+            source="section 3.3, figure 2(b)",
+            values=means(lambda look: _ratio(look, "norm_h")),
+            above=1 / _SAME_ORDER,
+            below=_SAME_ORDER,
         ),
-        claim(
+        bounded(
             "the norm leak AUC is consistently above 0.9",
-            "figure 2(c)",
-            [look["norm_leak"] for look in looks],
-            lambda leak: leak > 0.9,
+            source="figure 2(c)",
+            values=means(lambda look: look["norm_auc"]),
+            above=0.9,
         ),
-        claim(
+        bounded(
             "Observation 4: any two gradients of h form an acute angle (share of pairs)",
-            "section 3.3, figure 2(d)",
-            [look["acute"] for look in looks],
-            lambda share: share >= 1,
+            source="section 3.3, figure 2(d)",
+            values=means(lambda look: look["acute"]),
+            at_least=1,
         ),
-        claim(
-            "the cosine leak AUC has the highest value of 1 (at least 0.995)",
-            "figure 2(e)",
-            [look["cosine_leak"] for look in looks],
-            lambda leak: leak >= 0.995,
+        bounded(
+            "the cosine leak AUC has the highest value of 1",
+            source="figure 2(e)",
+            values=means(lambda look: look["cosine_auc"]),
+            at_least=0.995,
         ),
     ]
 
@@ -174,7 +173,7 @@ def _observation_claims(looks: Sequence[Mapping[str, Any]]) -> list[PaperClaim]:
 
 
 def _plan_progression(full: bool) -> list[dict[str, Any]]:
-    every: dict[str, Any] = {"layers": True, "monitor_every": 1, "attacks": _ATTACKS, "lr": 1e-4}
+    every: dict[str, Any] = {"layers": True, "monitor_every": 1, "attacks": ATTACKS, "lr": 1e-4}
     criteo = {**every, "dataset": "criteo", "model": "wdl", "epochs": 5}
     avazu = {**criteo, "dataset": "avazu", "batch_size": 32768}
     images = {**every, "model": "isic_conv", "batch_size": 128}
@@ -184,68 +183,69 @@ def _plan_progression(full: bool) -> list[dict[str, Any]]:
     else:
         ham = {**images, "dataset": "ham10000", "epochs": 1, "lr": 1e-3, "rows": 2000}
         settings = [ham, {**avazu, "batch_size": 1024, "lr": 3e-4}, {**criteo, "epochs": 3}]
-    return [{**values, "protect": spec} for values in settings for spec in _STRENGTHS]
+    return [
+        {**values, "protect": spec, "seed": seed}
+        for values in settings
+        for spec in _STRENGTHS
+        for seed in range(1 if full else 3)
+    ]
 
 
 def _read_progression(records: Sequence[TrialRecord]) -> Finding:
     tables, claims, figures = [], [], []
     for (dataset,), found in grouped(records, "dataset").items():
-        protections = first_by_protection(found)
+        protections = by_protection(found)
         tables.append(
-            steps_table(f"{dataset}: leak AUC over training", protections, LAYERS, _ATTACKS)
+            steps_table(f"{dataset}: leak AUC over training", protections, LAYERS, ATTACKS)
         )
         figures += [
             steps_plot(
-                [(protection, record, layer) for protection, record in protections.items()],
+                [(protection, same[0], layer) for protection, same in protections.items()],
                 attack=attack,
                 title=f"{dataset}: {attack} leak at the {shown}",
             )
             for shown, layer in LAYERS.items()
-            for attack in _ATTACKS
+            for attack in ATTACKS
         ]
         claims += _progression_claims(dataset, protections)
     return Finding(tables=tables, claims=claims, figures=figures)
 
 
-def _progression_claims(dataset: str, protections: dict[str, TrialRecord]) -> list[PaperClaim]:
-    def leaks(protection: str, layer: str) -> list[float]:
-        if protection not in protections:
-            return []
-        return present(layer_leak(protections[protection], layer, attack) for attack in _ATTACKS)
+def _progression_claims(
+    dataset: str, protections: dict[str, list[TrialRecord]]
+) -> list[PaperClaim]:
+    def leaks(protection: str, layer: str) -> list[float | None]:
+        same = protections.get(protection, ())
+        return [mean(layer_leak(r, layer, attack) for r in same) for attack in ATTACKS]
 
-    plain = leaks(_PLAIN, "cut")
-    strong = [leak for layer in LAYERS.values() for leak in leaks(_STRONG, layer)]
-    order = [leaks(protection, "cut") for protection in _STRENGTHS if protection in protections]
-    falling = [
-        all(b <= a + _SLACK for a, b in zip(before, after, strict=True))
-        for before, after in itertools.pairwise(order)
-    ]
+    orders = {
+        attack: [leaks(protection, "cut")[place] for protection in _STRENGTHS]
+        for place, attack in enumerate(ATTACKS)
+    }
     return [
-        PaperClaim(
-            text=f"{dataset}: without protection labels leak completely (mean leak AUC of norm and "
-            "cosine at the cut above 0.9)",
+        bounded(
+            f"{dataset}: without protection labels leak completely (norm and cosine at the cut)",
             source="section 5.1",
-            holds=all(leak > 0.9 for leak in plain) if plain else None,
-            found=_shown(plain),
+            values=leaks(_PLAIN, "cut"),
+            above=0.9,
         ),
-        PaperClaim(
-            text=f"{dataset}: Marvell at s = 4 protects strongly, at the cut and at the first "
-            "layer (below 0.7; the paper says about 0.5 in 5.1, around 0.6 in A.7.3)",
+        bounded(
+            f"{dataset}: Marvell at s = 4 protects strongly, at the cut and at the first layer "
+            "(the paper says about 0.5 in 5.1, around 0.6 in A.7.3; norm, cosine)",
             source="section 5.1, A.7.3",
-            holds=all(leak < 0.7 for leak in strong) if strong else None,
-            found=_shown(strong),
+            values=[leak for layer in LAYERS.values() for leak in leaks(_STRONG, layer)],
+            below=0.7,
         ),
-        PaperClaim(
-            text=f"{dataset}: the degree of protection follows s (each step of s leaks no more)",
-            source="section 5.1",
-            holds=all(falling) if falling else None,
-            found=f"{sum(falling)} of {len(falling)} steps",
+        *(
+            falling(
+                f"{dataset}: the degree of protection follows s, by {attack}",
+                source="section 5.1",
+                values=values,
+                slack=_SLACK,
+            )
+            for attack, values in orders.items()
         ),
     ]
-
-
-def _shown(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.3f}" for value in values) or "no trial"
 
 
 # --- figures 10 and 11: leakage at every layer of the feature party ---
@@ -254,7 +254,7 @@ def _shown(values: Sequence[float]) -> str:
 def _plan_conv_layers(full: bool) -> list[dict[str, Any]]:
     values: dict[str, Any] = {
         "layers": True,
-        "attacks": _ATTACKS,
+        "attacks": ATTACKS,
         "batch_size": 128,
         "monitor_every": 1,
         "model": "isic_conv",
@@ -263,7 +263,11 @@ def _plan_conv_layers(full: bool) -> list[dict[str, Any]]:
         values |= {"dataset": "isic", "epochs": 1000, "lr": 1e-5}
     else:
         values |= {"dataset": "ham10000", "epochs": 1, "rows": 4000, "lr": 1e-3}
-    return [{**values, "protect": spec} for spec in (_PLAIN, _STRONG)]
+    return [
+        {**values, "protect": spec, "seed": seed}
+        for spec in (_PLAIN, _STRONG)
+        for seed in range(1 if full else 3)
+    ]
 
 
 def _plan_linear_layers(full: bool) -> list[dict[str, Any]]:
@@ -273,99 +277,91 @@ def _plan_linear_layers(full: bool) -> list[dict[str, Any]]:
         "cut": 8,
         "lr": 1e-4,
         "layers": True,
-        "attacks": _ATTACKS,
+        "attacks": ATTACKS,
         "monitor_every": 1 if full else 2,
     }
     values |= {"epochs": 5, "rows": 4_584_061} if full else {"epochs": 3}
-    return [{**values, "protect": spec} for spec in (_PLAIN, _STRONG)]
+    return [
+        {**values, "protect": spec, "seed": seed}
+        for spec in (_PLAIN, _STRONG)
+        for seed in range(1 if full else 3)
+    ]
 
 
 def _read_layers(records: Sequence[TrialRecord]) -> Finding:
-    protections = first_by_protection(records)
-    first = next(iter(protections.values()))
+    protections = by_protection(records)
+    first = records[0]
     names = list((first.results or {})["layers"])
     layers = {f"{name} (cut)" if name == names[-1] else name: name for name in names}
     title = f"{first.config['dataset']}: leak AUC at every layer"
     return Finding(
-        tables=[steps_table(title, protections, layers, _ATTACKS)],
-        claims=[_layer_claim(protections, names, *what) for what in _LAYER_CLAIMS],
+        tables=[steps_table(title, protections, layers, ATTACKS)],
+        claims=_layer_claims(protections, names) if len(names) > 1 else [],
         figures=[
             steps_plot(
-                [(shown, record, layer) for shown, layer in layers.items()],
+                [(shown, same[0], layer) for shown, layer in layers.items()],
                 attack=attack,
                 title=f"{protection}: {attack} leak at every layer",
             )
-            for protection, record in protections.items()
-            for attack in _ATTACKS
+            for protection, same in protections.items()
+            for attack in ATTACKS
         ],
     )
 
 
-def _layer_means(record: TrialRecord, names: Sequence[str], attack: str) -> list[float]:
-    found = [present(leak_over_steps(record, name, attack)[1]) for name in names]
-    return [float(np.mean(values)) for values in found if values]
+def _layer_claims(
+    protections: dict[str, list[TrialRecord]], names: Sequence[str]
+) -> list[PaperClaim]:
+    plain, strong = (protections.get(spec, ()) for spec in (_PLAIN, _STRONG))
+    source = _LAYERS_SOURCE
+
+    def leaks(same: Sequence[TrialRecord]) -> list[float | None]:
+        return [mean(layer_leak(r, n, a) for r in same) for a in ATTACKS for n in names]
+
+    def earlier(attack: str) -> tuple[float | None, float | None]:
+        *before, cut = (mean(layer_leak(r, n, attack) for r in strong) for n in names)
+        return mean(before), cut
+
+    (norm, norm_cut), (cosine, cosine_cut) = (earlier(attack) for attack in ATTACKS)
+    return [
+        bounded(
+            "without protection norm and cosine leak are very high at every layer (the least)",
+            source=source,
+            values=[min(present(leaks(plain)), default=None)],
+            above=0.8,
+        ),
+        bounded(
+            "with Marvell at s = 4 they are around 0.6 at every layer (the most)",
+            source=source,
+            values=[max(present(leaks(strong)), default=None)],
+            below=0.7,
+        ),
+        bounded(
+            "with Marvell the layers are within about 0.05 of each other (median over training)",
+            source=source,
+            values=[mean(_apart(record, names) for record in strong)],
+            at_most=0.05,
+        ),
+        below(
+            "with Marvell the cut leaks less by norm than earlier layers",
+            source=source,
+            pairs=[(norm_cut, norm)],
+        ),
+        below(
+            "with Marvell earlier layers leak less by cosine than the cut",
+            source=source,
+            pairs=[(cosine, cosine_cut)],
+        ),
+    ]
 
 
-_Rule = Callable[[TrialRecord, Sequence[str]], tuple[bool, str]]
-
-
-def _high(record: TrialRecord, names: Sequence[str]) -> tuple[bool, str]:
-    least = min(v for attack in _ATTACKS for v in _layer_means(record, names, attack))
-    return least > 0.8, f"at least {least:.3f}"
-
-
-def _low(record: TrialRecord, names: Sequence[str]) -> tuple[bool, str]:
-    most = max(v for attack in _ATTACKS for v in _layer_means(record, names, attack))
-    return most < 0.7, f"at most {most:.3f}"
-
-
-def _close(record: TrialRecord, names: Sequence[str]) -> tuple[bool, str]:
-    """Check the median over windows of the largest difference between layers, worst attack."""
-    medians = []
-    for attack in _ATTACKS:
-        values = np.array([leak_over_steps(record, name, attack)[1] for name in names], dtype=float)
-        medians.append(float(np.median(values.max(axis=0) - values.min(axis=0))))
-    apart = max(medians)
-    return apart <= 0.05, f"{apart:.3f} apart (median over training)"
-
-
-def _earlier(attack: str, sign: int) -> _Rule:
-    def rule(record: TrialRecord, names: Sequence[str]) -> tuple[bool, str]:
-        *before, cut = _layer_means(record, names, attack)
-        more = float(np.mean(before)) - cut
-        return sign * more > 0, f"earlier layers {more:+.3f} against the cut"
-
-    return rule
-
-
-_LAYER_CLAIMS: tuple[tuple[str, str, _Rule], ...] = (
-    (
-        "without protection norm and cosine leak are very high at every layer (above 0.8)",
-        _PLAIN,
-        _high,
-    ),
-    ("with Marvell at s = 4 they are around 0.6 at every layer (below 0.7)", _STRONG, _low),
-    ("with Marvell the layers are within about 0.05 of each other", _STRONG, _close),
-    ("with Marvell earlier layers leak more than the cut by norm", _STRONG, _earlier("norm", 1)),
-    (
-        "with Marvell earlier layers leak less than the cut by cosine",
-        _STRONG,
-        _earlier("cosine", -1),
-    ),
-)
-
-
-def _layer_claim(
-    protections: dict[str, TrialRecord],
-    names: Sequence[str],
-    text: str,
-    protection: str,
-    rule: _Rule,
-) -> PaperClaim:
-    holds, found = None, "no trial with several layers"
-    if protection in protections and len(names) >= 2:
-        holds, found = rule(protections[protection], names)
-    return PaperClaim(text=text, source=_LAYERS_SOURCE, holds=holds, found=found)
+def _apart(record: TrialRecord, names: Sequence[str]) -> float:
+    """Return the median over windows of the largest difference between layers, worst attack."""
+    found = []
+    for attack in ATTACKS:
+        values = np.array([leak_over_steps(record, n, attack)[1] for n in names], dtype=float)
+        found.append(float(np.median(values.max(axis=0) - values.min(axis=0))))
+    return max(found)
 
 
 STUDIES = (

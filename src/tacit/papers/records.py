@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,20 +50,9 @@ def by_protection(records: Iterable[TrialRecord]) -> dict[str, list[TrialRecord]
     return found
 
 
-def first_by_protection(records: Iterable[TrialRecord]) -> dict[str, TrialRecord]:
-    """Return the first record of every way to protect."""
-    return {protection: same[0] for protection, same in by_protection(records).items()}
-
-
 def present(values: Iterable[float | None]) -> list[float]:
     """Return the values that are not None."""
     return [value for value in values if value is not None]
-
-
-def all_follow(values: Iterable[float | None], rule: Callable[[float], bool]) -> bool | None:
-    """Return whether all values that are not None follow a rule; None where there is none."""
-    there = present(values)
-    return all(map(rule, there)) if there else None
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
@@ -134,9 +123,9 @@ def share_below(ours: Points, theirs: Points) -> float | None:
 def leak_over_steps(
     record: TrialRecord, layer: str, attack: str
 ) -> tuple[list[float], list[float | None]]:
-    """Return steps and the leak AUC of each window, at the cut or at a layer.
+    """Return steps and the leak AUC of each window with its sign, at the cut or at a layer.
 
-    The record is one of ``tasks.trace_leaks``.
+    The record is one of ``tasks.follow_leaks``.
     """
     trace: list[dict[str, Any]] = (record.results or {})["trace"]
     steps = [float(window["step"]) for window in trace]
@@ -153,60 +142,80 @@ def steps_plot(drawn: Sequence[tuple[str, TrialRecord, str]], *, attack: str, ti
     return line_plot(lines, title=title, x="step", y=f"leak AUC of {attack}", span=(0.48, 1.02))
 
 
-def layer_leak(record: TrialRecord, layer: str, attack: str, kind: str = "mean") -> float | None:
+# A leak AUC as the papers take it, with its sign, then without one, and what noise alone gives the
+# latter: pooled over batches or their mean, and the 95% quantile over batches.
+POOLED = {"leak AUC": "signed", "sign-free": "mean", "noise": "null_mean"}
+QUANTILE = {"leak AUC": "signed_q95", "sign-free": "q95", "noise": "null_q95"}
+READ_LEAKS = (
+    "Leak AUC is with its sign and over all pairs of a batch, as in the papers: 0.5 is nothing. "
+    "Sign-free is the mean over batches of the better of both directions; noise is what that is "
+    "for scores that know nothing, and what exceeds it is leakage."
+)
+
+
+def layer_leak(record: TrialRecord, layer: str, attack: str, kind: str = "signed") -> float | None:
     """Return the leak AUC at the cut or at a layer, over all batches of a training."""
     where = "leak" if layer == "cut" else f"layers.{layer}"
     return number(record, f"{where}.{attack}.{kind}")
 
 
 def steps_table(
-    title: str, protections: dict[str, TrialRecord], layers: dict[str, str], attacks: Sequence[str]
+    title: str,
+    protections: dict[str, list[TrialRecord]],
+    layers: dict[str, str],
+    attacks: Sequence[str],
 ) -> Tabulated:
-    """Return mean, highest window and last tenth of every protection, layer and attack."""
+    """Return pooled leak, highest window and last tenth of every protection, layer and attack."""
     rows: list[list[Cell]] = []
-    for protection, record in protections.items():
+    for protection, same in protections.items():
         for shown, layer in layers.items():
             for attack in attacks:
-                _, values = leak_over_steps(record, layer, attack)
-                last = values[-max(1, round(len(values) * (1 - _LATE))) :]
+                curves = [leak_over_steps(record, layer, attack)[1] for record in same]
+                highest = [max(present(values), default=None) for values in curves]
                 rows.append(
                     [
                         protection,
                         shown,
                         attack,
-                        layer_leak(record, layer, attack),
-                        layer_leak(record, layer, attack, "q95"),
-                        max(present(values), default=None),
-                        mean(last),
+                        len(same),
+                        _over(same, layer, attack, "signed"),
+                        _over(same, layer, attack, "signed_q95"),
+                        spread(highest),
+                        spread(mean(_last_tenth(values)) for values in curves),
+                        _over(same, layer, attack, "mean"),
+                        _over(same, layer, attack, "null_mean"),
                     ]
                 )
-    return Tabulated(
-        title=title,
-        header=[
-            "protection",
-            "layer",
-            "attack",
-            "mean",
-            "95% quantile",
-            "highest window",
-            "last tenth",
-        ],
-        rows=rows,
-        note="Leak AUC within a batch (sign-free), over the batches of the whole training.",
-    )
+    names = ["protection", "layer", "attack", "seeds", "leak AUC", "95% quantile"]
+    names += ["highest window", "last tenth", "sign-free", "noise"]
+    return Tabulated(title=title, header=names, rows=rows, note=READ_LEAKS)
 
 
-def over_days(record: TrialRecord, what: str) -> list[float | None]:
-    """Return the test AUC, or the mean leak AUC of an attack, day by day."""
+def _over(same: Sequence[TrialRecord], layer: str, attack: str, kind: str) -> Spread | None:
+    return spread(layer_leak(record, layer, attack, kind) for record in same)
+
+
+def _last_tenth(values: Sequence[float | None]) -> Sequence[float | None]:
+    return values[-max(1, round(len(values) * (1 - _LATE))) :]
+
+
+def over_days(record: TrialRecord, what: str, kind: str = "signed") -> list[float | None]:
+    """Return the test AUC, or the leak AUC of an attack, day by day."""
     history: list[dict[str, Any]] = (record.results or {})["history"]
     if what == "auc":
         return [(day["test"] or {}).get("auc") for day in history]
-    return [(day["leak"].get(what) or {}).get("mean") for day in history]
+    return [(day["leak"].get(what) or {}).get(kind) for day in history]
 
 
-def mean_over_days(same: Sequence[TrialRecord], what: str) -> float | None:
+def spread_over_days(same: Sequence[TrialRecord], what: str, kind: str = "signed") -> Spread | None:
+    """Return mean and standard deviation over seeds of the mean over days."""
+    return spread(mean(over_days(record, what, kind)) for record in same)
+
+
+def mean_over_days(same: Sequence[TrialRecord], what: str, kind: str = "signed") -> float | None:
     """Return the mean over days and seeds."""
-    return mean(value for record in same for value in over_days(record, what))
+    found = spread_over_days(same, what, kind)
+    return None if found is None else found.mean
 
 
 def days_plot(protections: dict[str, list[TrialRecord]], what: str, *, title: str, y: str) -> Plot:

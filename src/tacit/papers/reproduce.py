@@ -36,6 +36,7 @@ def planned(
     study: Study,
     *,
     full: bool = False,
+    released: bool = False,
     data_dir: Path | None = None,
     changed: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[TrainConfig, ...], list[str]]:
@@ -43,7 +44,10 @@ def planned(
 
     ``changed`` sets fields of every trial; trials that are then equal are one.
     """
-    values = [{**trial, **(changed or {}), "data_dir": data_dir} for trial in study.trials(full)]
+    values = [
+        {**trial, **(changed or {}), "data_dir": data_dir}
+        for trial in study.trials(full, released=released)
+    ]
     trials = trials_of(
         {"trial": values}, source=study.full_name
     )  # wrong settings are refused before files are looked for
@@ -69,6 +73,7 @@ def reproduce(
     *,
     out: Path,
     full: bool = False,
+    released: bool = False,
     data_dir: Path | None = None,
     workers: int | None = None,
     on: Literal["local", "ray"] = "local",
@@ -82,7 +87,9 @@ def reproduce(
     >>> record = reproduce(find("table1-runtime"), out=Path("out"))  # doctest: +SKIP
     >>> [claim["holds"] for claim in record["claims"]]  # doctest: +SKIP
     """
-    trials, missing = planned(study, full=full, data_dir=data_dir, changed=changed)
+    trials, missing = planned(
+        study, full=full, released=released, data_dir=data_dir, changed=changed
+    )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,8 +109,11 @@ def reproduce(
             f"{study.full_name}: all {len(records)} trials failed; the first: {records[0].error}"
         )
     finding = study.read(done)
+    differs = [*(study.released_differs if released else ()), *study.departs]
     record: dict[str, Any] = finite(
-        _record(study, finding, records, full=full, changed=changed, missing=missing)
+        _record(
+            study, finding, records, full=full, changed=changed, missing=missing, differs=differs
+        )
     )
     _write(out, record, finding, records)
     return record
@@ -117,6 +127,7 @@ def _record(
     full: bool,
     changed: Mapping[str, Any] | None,
     missing: Sequence[str],
+    differs: Sequence[str],
 ) -> dict[str, Any]:
     failed = [record for record in records if not record.done]
     changes = [f"{name} = {value}, set by hand" for name, value in (changed or {}).items()]
@@ -127,7 +138,7 @@ def _record(
         "place": study.place,
         "scale": "full" if full else "quick",
         "scaled": [*([] if full else study.scaled), *changes],
-        "departs": list(study.departs),
+        "departs": list(differs),
         "missing": list(missing),
         "left_out": list(finding.left_out),
         "tables": [
@@ -139,7 +150,7 @@ def _record(
             }
             for table in finding.tables
         ],
-        "claims": [asdict(claim) for claim in finding.claims],
+        "claims": [{**asdict(claim), "words": claim.words} for claim in finding.claims],
         "published": [asdict(one) for one in study.published],
         "trials": len(records),
         "failed": [{"config": dict(one.config), "error": one.error} for one in failed],

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any, final
 
 from tacit._config import PLAIN
+from tacit.errors import UsageError
 from tacit.experiment.sweep_store import TrialRecord
 from tacit.experiment.sweep_worker import TRAIN
 from tacit.report import Plot
@@ -45,15 +46,32 @@ class Published:
     sd: float | None = None
 
 
+_VERDICTS = {True: "holds", False: "does not hold", None: "cannot tell"}
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class PaperClaim:
-    """A statement of the paper, checked; ``holds`` is None where the trials cannot tell."""
+    """A statement of the paper, checked; ``holds`` is None where the trials cannot tell.
+
+    ``expected`` is what the statement asks of the numbers, ``found`` what they are.
+    """
 
     text: str
     source: str
     holds: bool | None
     found: str
+    expected: str = ""
+
+    @property
+    def words(self) -> str:
+        """What was expected, what came, and whether the statement holds.
+
+        >>> PaperClaim(text="", source="", holds=True, expected="above 0.9", found="0.95").words
+        'expected above 0.9, measured 0.95: holds'
+        """
+        expected = f"expected {self.expected}, " if self.expected else ""
+        return f"{expected}measured {self.found}: {_VERDICTS[self.holds]}"
 
 
 @final
@@ -103,6 +121,9 @@ class Study:
         task: what a worker does with a configuration.
         full_task: the same for ``--full``, where that differs.
         alone: one trial at a time, because it measures time.
+        released: makes a trial one of the authors' released code, where that differs from the text
+            in what changes results; None where it does not, or is not known.
+        released_differs: how it differs, one line each.
     """
 
     name: str
@@ -117,15 +138,25 @@ class Study:
     task: str = TRAIN
     full_task: str | None = None
     alone: bool = False
+    released: Callable[[Mapping[str, Any]], Values] | None = None
+    released_differs: Sequence[str] = ()
 
     @property
     def full_name(self) -> str:
         """The name with its paper."""
         return f"{self.paper}/{self.name}"
 
-    def trials(self, full: bool) -> list[Values]:
+    def trials(self, full: bool, *, released: bool = False) -> list[Values]:
         """Return the fields of every trial, with nothing left to the defaults of a training."""
-        return [{**PLAIN, **trial} for trial in self.plan(full)]
+        if released and self.released is None:
+            raise UsageError(
+                f"--as-released: {self.full_name} has no other procedure in the authors' code, as "
+                "far as it is known here: leave the flag out"
+            )
+        trials = self.plan(full)
+        if released and self.released is not None:
+            trials = [self.released(trial) for trial in trials]
+        return [{**PLAIN, **trial} for trial in trials]
 
     def number(self, what: str) -> float:
         """Return a published number by its name."""

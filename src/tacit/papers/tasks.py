@@ -1,6 +1,6 @@
 """What workers do with the configurations of the studies, beyond a plain training.
 
-``trace_leaks`` follows leakage window by window, ``observe_batches`` looks into single batches,
+``follow_leaks`` follows leakage window by window, ``observe_batches`` looks into single batches,
 ``audit_briefly`` and ``audit_fully`` attack the tape of a training as an auditor does.
 """
 
@@ -19,7 +19,7 @@ from tacit.audit import run_audit
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.run import Experiment, run
-from tacit.measure import PooledLeak, leak_auc
+from tacit.measure import PooledLeak, auc, leak_auc, pooled_leak
 from tacit.monitor import LeakMonitor
 from tacit.training import FeatureEnd, predict, train
 from tacit.training.cut import Embedding, Gradient
@@ -33,11 +33,11 @@ _PAIRS = 20_000
 _BRIEF, _FULL = 60.0, 24 * 3600.0  # seconds for each attack
 
 
-def trace_leaks(config: TrainConfig) -> dict[str, Any]:
+def follow_leaks(config: TrainConfig) -> dict[str, Any]:
     """Train; return the leak AUC at the cut and at every layer for each window of steps.
 
-    ``trace`` holds ``step``, ``loss``, ``cut`` and ``layers`` with the mean over the window's
-    batches of each batch's leak AUC, as the papers' figures of a training's progress draw it.
+    ``trace`` holds ``step``, ``loss``, ``cut`` and ``layers`` with the leak AUC of the window's
+    batches, with its sign, as the papers' figures of a training's progress draw it.
     """
     trial = Experiment(config)
     window = max(-(-trial.steps // _WINDOWS), _BATCHES * config.monitor_every)
@@ -67,13 +67,13 @@ def _window(trial: Experiment, losses: list[float], *, step: int) -> dict[str, A
     return {
         "step": step,
         "loss": mean(losses),
-        "cut": _means(trial.measures.recent()),
-        "layers": {name: _means(monitor.recent()) for name, monitor in _layers(trial).items()},
+        "cut": _signed(trial.measures.recent()),
+        "layers": {name: _signed(monitor.recent()) for name, monitor in _layers(trial).items()},
     }
 
 
-def _means(found: Mapping[str, PooledLeak]) -> dict[str, float]:
-    return {name: leak.mean for name, leak in found.items()}
+def _signed(found: Mapping[str, PooledLeak]) -> dict[str, float]:
+    return {name: leak.signed for name, leak in found.items()}
 
 
 @final
@@ -102,7 +102,8 @@ def observe_batches(config: TrainConfig) -> dict[str, Any]:
     """Return what a batch shows after ``monitor_every`` steps, after twice as many, and so on.
 
     Per class: confidence gap ``|p - y|``, ``|dh/dz|`` and ``|g|``, and cosines between gradients,
-    all as quantiles; the leak AUC of norm and cosine. It ends after five batches.
+    all as quantiles; the leak AUC of norm and cosine without a sign (``norm_leak``) and with it
+    (``norm_auc``), and what noise alone gives the former. It ends after five batches.
     """
     trial = Experiment(config)
     if trial.steps <= _OBSERVATIONS * config.monitor_every:
@@ -160,7 +161,14 @@ def _observed(
         "cosine_g": _by_class(angle, truth),
         "norm_leak": leak_auc(norms, truth) if both else None,
         "cosine_leak": leak_auc(angle, truth) if both else None,
+        "norm_auc": auc(norms, truth) if both else None,
+        "cosine_auc": auc(angle, truth) if both else None,
+        "noise": _floor(norms, truth) if both else None,
     }
+
+
+def _floor(scores: Any, truth: Any) -> float:  # noqa: ANN401 - arrays
+    return pooled_leak([(scores, truth)], rng=np.random.default_rng(0)).null_mean
 
 
 def _by_class(values: Any, truth: Any) -> dict[str, list[float] | None]:  # noqa: ANN401 - arrays

@@ -22,10 +22,11 @@ from tacit.monitor import LeakMonitor, MemoryMonitor
 from tacit.objective import Learner, Objective
 from tacit.party.journaled_label import Measured
 from tacit.party.settings import TrainingSettings
+from tacit.protect import get as get_protection
 from tacit.state_dir import StateFolder
 from tacit.training.embedding_leak import Embedded, signed
 from tacit.training.embedding_watch import EmbeddingWatch
-from tacit.training.metrics import Claims, leak_records, memory_leak, utility
+from tacit.training.metrics import Claims, RowsWithoutNoise, leak_records, memory_leak, utility
 from tacit.training.verdict import MemoryLeak, verdict_of
 from tacit.types import Cut, Release
 
@@ -75,6 +76,9 @@ class LabelMeasures:
         self._monitors = [LeakMonitor(some, **watch) for some in (single, adding) if some]
         self._memory: MemoryMonitor | None = None
         self._claims = Claims()
+        chain = None if settings.protect is None else get_protection(settings.protect)
+        leaves = chain is not None and not chain.identity and chain.raw_rows > 0
+        self._bare = RowsWithoutNoise() if leaves else None
         self.embedded = Embedded()
         self.embedding_leak: float | None = None
         self.learner: Learner | None = None
@@ -91,7 +95,7 @@ class LabelMeasures:
         if self._memory is not None and state is not None:
             self._memory.load_state(*state)
             self._monitors = [m for m in self._monitors if not any(a.adds_up for a in m.attacks)]
-        asked = (*self._monitors, self._memory, self._claims, *more)
+        asked = (*self._monitors, self._memory, self._claims, self._bare, *more)
         watchers = [watcher for watcher in asked if watcher is not None]
 
         def watch(cut: Cut, release: Release) -> None:
@@ -185,6 +189,7 @@ class LabelMeasures:
             "embedding_leak": parts[-1].get("embedding_leak") if parts else None,
             "objective_record": self._learned(),
             "sum_kl_per_release": self._claims.sum_kl(),
+            "rows_without_noise": None if self._bare is None else self._bare.record(),
             "history": parts,
         }
 

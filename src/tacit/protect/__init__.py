@@ -4,7 +4,7 @@
 from tacit.protect.noise_terms import Along, Isotropic, Shaped
 from tacit.protect.base import PROTECTIONS, Batch, Plan, Protection, noise_only
 from tacit.protect.gaussian import Gaussian, Iso, NoProtection
-from tacit.protect.max_norm import MaxNorm, MaxNormPositive
+from tacit.protect.max_norm import MaxNorm, MaxNormPositive, PublishedMaxNormPositive
 from tacit.protect.marvell.isotropic_solver import MarvellSolution, solve_marvell
 from tacit.protect.marvell.protection import Marvell
 from tacit.protect.chain import Chain, get
@@ -37,6 +37,7 @@ __all__ = [
     "Plan",
     "PriorResponse",
     "Protection",
+    "PublishedMaxNormPositive",
     "RandomizedLabels",
     "RandomizedResponse",
     "Shaped",

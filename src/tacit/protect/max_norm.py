@@ -66,7 +66,8 @@ class MaxNormPositive(Protection[float]):
     Guarantee: empirical only; the least confident positive is released as it is.
 
     References:
-        Technical report, Algorithm 5 and Eq. 28.
+        Technical report, Algorithm 5 and Eq. 28; ``max_norm_positive_published`` is without the
+        last departure.
 
     Departures: a row without a direction (or without a confidence gap) borrows the longest
     positive's length. In a batch of one class, with fewer than two positives, or where no row
@@ -79,17 +80,57 @@ class MaxNormPositive(Protection[float]):
 
     def plan(self, batch: Batch, memory: float | None) -> Plan[float]:
         """Return noise along each row that lifts its expected length to the reference."""
-        assert batch.probs is not None  # noqa: S101 - Batch.of checked it, as `needs` says
-        length, positive = norms(batch.rows), torch.from_numpy(batch.positive)
-        if 2 <= int(positive.sum()) < len(positive):
-            gap = (batch.probs - positive.double()).abs()
-            std = _aligned(length, gap, positive, batch.resolution)
-            if _has_noise(std, float(length.max())):
-                keep = blend(memory, _longest(length, positive))
-                return Plan(noise=(_own_lines(batch, length, std),), memory=keep, how=BATCH)
-        if memory is None:
-            return noise_only(batch, None)
-        return Plan(noise=_remembered(batch, length, memory), memory=memory, how=RUNNING)
+        found = int(batch.positive.sum())
+        return _by_confidence(batch, memory, usable=2 <= found < len(batch.positive), bare=1)
+
+
+AS_PUBLISHED = "from this batch, as published: rows without noise are in it"
+
+
+@final
+@PROTECTIONS.register("max_norm_positive_published")
+@dataclass(frozen=True)
+class PublishedMaxNormPositive(Protection[float]):
+    """``max_norm_positive`` as published: rows that its rule gives no noise go out as they are.
+
+    ``g_i' = g_i (1 + N(0, max(c^2 / c_i^2 - 1, 0)))`` with the confidence gap
+    ``c_i = |p_i - y_i|`` and ``c = 1 - min p_i`` over the positives.
+
+    Guarantee: none for the rows that are released as they are, and every attack on directions has
+    their labels: all negatives with ``p_i >= c``, about half of a balanced batch. It is here to be
+    measured. How many rows they are is in ``rows_without_noise`` of a run's results, and how many
+    releases held several in the guard's ``counts``.
+
+    References:
+        Technical report, Algorithm 5 and Eq. 28.
+
+    Departures: as for ``max_norm_positive`` where the rule says nothing: a row without a direction,
+    a batch without positives, and one in which no row would get noise.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"labels", "binary", "probs"})
+    raw_rows: ClassVar[int] = 1 << 62  # any number
+
+    def plan(self, batch: Batch, memory: float | None) -> Plan[float]:
+        """Return noise along each row that is shorter than the reference."""
+        found = int(batch.positive.sum())
+        return _by_confidence(batch, memory, usable=found > 0, bare=len(batch.positive) - 1)
+
+
+def _by_confidence(batch: Batch, memory: float | None, *, usable: bool, bare: int) -> Plan[float]:
+    """Return the plan of Algorithm 5, or of its stand-in where more than ``bare`` rows get none."""
+    assert batch.probs is not None  # noqa: S101 - Batch.of checked it, as `needs` says
+    length, positive = norms(batch.rows), torch.from_numpy(batch.positive)
+    if usable:
+        gap = (batch.probs - positive.double()).abs()
+        std = _aligned(length, gap, positive, batch.resolution)
+        if _has_noise(std, float(length.max()), bare=bare):
+            keep = blend(memory, _longest(length, positive))
+            how = BATCH if _has_noise(std, float(length.max())) else AS_PUBLISHED
+            return Plan(noise=(_own_lines(batch, length, std),), memory=keep, how=how)
+    if memory is None:
+        return noise_only(batch, None)
+    return Plan(noise=_remembered(batch, length, memory), memory=memory, how=RUNNING)
 
 
 def _aligned(length: Tensor, gap: Tensor, positive: Tensor, resolution: float) -> Tensor:
@@ -108,12 +149,12 @@ def _longest(length: Tensor, positive: Tensor) -> float:
     return float(torch.where(positive, length, 0.0).max())
 
 
-def _has_noise(std: Tensor, longest: float) -> bool:
-    """Whether the rule perturbs the batch: all rows but one, and some by a real part of its length.
+def _has_noise(std: Tensor, longest: float, *, bare: int = 1) -> bool:
+    """Whether the rule perturbs all rows but ``bare``, and some by a real part of its length.
 
     Rows of one length, or several as long as the longest, would otherwise go out as they are.
     """
-    return int((std == 0).sum()) <= 1 and float(std.max()) > 0.1 * longest
+    return int((std == 0).sum()) <= bare and float(std.max()) > 0.1 * longest
 
 
 def _own_lines(batch: Batch, length: Tensor, std: Tensor) -> Along:

@@ -19,8 +19,6 @@ from tacit.report.blocks import (
 from tacit.report.figures import Plot
 from tacit.report.page import write_page
 
-_VERDICTS = {True: "yes", False: "no", None: "cannot tell"}
-
 
 def paper_page(path: Path, record: Mapping[str, Any], figures: Sequence[Plot] = ()) -> None:
     """Write the page of one reproduction from its record, with the figures that belong to it."""
@@ -76,11 +74,8 @@ def table_text(record: Mapping[str, Any]) -> str:
         lines += [_row(map(cell_text, row)) for row in table["rows"]]
         lines += ["", table["note"]] if table["note"] else []
     if record["claims"]:
-        lines += ["", _row(["claim", "where", "holds here", "found"]), "|---|---|---|---|"]
-        lines += [
-            _row([c["text"], c["source"], _VERDICTS[c["holds"]], c["found"]])
-            for c in record["claims"]
-        ]
+        lines += ["", _row(["the paper says", "where", "here"]), "|---|---|---|"]
+        lines += [_row([c["text"], c["source"], c["words"]]) for c in record["claims"]]
     parts = (
         ("Scaled down", record["scaled"]),
         ("Differs from the paper", record["departs"]),
@@ -132,10 +127,8 @@ def _shown(cell: Any) -> Cell:  # noqa: ANN401 - a cell of JSON
 def _claims(record: Mapping[str, Any]) -> list[PageBlock]:
     if not record["claims"]:
         return []
-    rows: list[list[Cell]] = [
-        [c["text"], c["source"], _VERDICTS[c["holds"]], c["found"]] for c in record["claims"]
-    ]
-    header = ["what the paper says", "where", "holds here", "found"]
+    rows: list[list[Cell]] = [[c["text"], c["source"], c["words"]] for c in record["claims"]]
+    header = ["the paper says", "where", "here"]
     return [Heading("Claims"), TableBlock(header, rows, caption="The paper's claims, checked")]
 
 

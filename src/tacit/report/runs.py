@@ -302,7 +302,20 @@ def _leakage(runs: Sequence[_Run]) -> list[PageBlock]:
         caption="Leakage by attack and run",
         fields=["attack", "run", *fields],
     )
-    return [Heading("Leakage by attack"), Figure(plot), table, Paragraph(_READING)]
+    bare = [found for run in runs if (found := _bare_rows(run)) is not None]
+    return [Heading("Leakage by attack"), Figure(plot), table, Paragraph(_READING), *bare]
+
+
+def _bare_rows(run: _Run) -> Paragraph | None:
+    """Return how many rows went out without noise, where the protection may leave some."""
+    found = run.found.part_or_empty("rows_without_noise")
+    count, rows, share = (found.number(name) for name in ("count", "rows", "share"))
+    if count is None or rows is None or share is None:
+        return None
+    return Paragraph(
+        f"{run.name}: {count:,.0f} of {rows:,.0f} released rows ({share:.1%}) had no noise: the "
+        "protection leaves them as they are."
+    )
 
 
 def _dots(run: _Run) -> list[Dot]:

@@ -25,7 +25,13 @@ from tacit.report.tradeoff import (
     utilities_of,
 )
 
-_WORDS = {"q95": "95% quantile over batches", "mean": "mean over batches", "pooled": "all batches"}
+_WORDS = {
+    "q95": "95% quantile over batches",
+    "mean": "mean over batches",
+    "pooled": "all batches",
+    "signed_q95": "95% quantile over batches, with its sign",
+    "signed": "all batches, with its sign",
+}
 _READING = (
     "One line per family of protections, through the means over seeds at each strength; small "
     "marks are single runs. Leak AUC is how well an attack ranks the label party's positives: 0.5 "

@@ -13,7 +13,7 @@ from tacit.fields import Fields
 from tacit.spec import Item, nearest, parse
 
 _UTILITIES = ("test.auc", "test.loss", "train.loss", "test.accuracy", "test.nce", "test.ace")
-_KINDS = ("q95", "mean", "pooled")
+_KINDS = ("q95", "mean", "pooled", "signed_q95", "signed")
 # The trials of a panel differ in these settings only.
 _INNER = ("protect", "labels", "seed")
 _DATA = ("dataset", "rows", "parties")

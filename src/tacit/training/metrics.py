@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tacit import measure
 from tacit.monitor import MemoryMonitor
@@ -33,6 +34,34 @@ class Claims:
         return mean if math.isfinite(mean) else None
 
 
+@final
+class RowsWithoutNoise:
+    """Counts released rows that are the gradients themselves, up to the rounding of a release."""
+
+    def __init__(self) -> None:
+        self._bare, self._rows, self._releases, self._most = 0, 0, 0, 0
+
+    def __call__(self, cut: Cut, release: Release) -> None:
+        """Take one release into account."""
+        given, sent = (grads.detach().flatten(1) for grads in (cut.grads, release.grads))
+        if not len(sent):
+            return
+        finest = max(2.0**-15, torch.finfo(sent.dtype).eps)  # rounding alone changes less
+        step = float(sent.abs().max()) * finest
+        bare = int(((sent - given).abs() <= step).all(dim=1).sum())
+        self._bare += bare
+        self._rows += len(sent)
+        self._releases += 1
+        self._most = max(self._most, bare)
+
+    def record(self) -> dict[str, float] | None:
+        """Return how many rows went out as they are, of how many, and the most of one release."""
+        if not self._rows:
+            return None
+        share = self._bare / self._rows
+        return {"count": self._bare, "rows": self._rows, "share": share, "most": self._most}
+
+
 def memory_leak(memory: MemoryMonitor | None) -> MemoryLeak | None:
     """Return the leak AUC of the memory attack, with its interval."""
     leak = None if memory is None else memory.leak()
@@ -52,6 +81,11 @@ def leak_records(report: dict[str, measure.PooledLeak]) -> dict[str, dict[str, f
             "null_high": leak.null_high,
             "mean": leak.mean,
             "q95": leak.q95,
+            "null_mean": leak.null_mean,
+            "null_q95": leak.null_q95,
+            "signed": leak.signed,
+            "signed_q95": leak.signed_q95,
+            "null_signed_q95": leak.null_signed_q95,
         }
         for name, leak in report.items()
     }

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from tacit.errors import InputError, ReleaseError
 from tacit.guard import Guard
 from tacit.nets import Combine, combine
+from tacit.nets.embedding import StackedEmbedding
 from tacit.objective import Learner, Objective, Setting, Signal, Turn
 from tacit.objective.learner import clear_grads
 from tacit.rng import Key
@@ -118,9 +119,18 @@ class LabelEnd(ABC):
 def adam(model: nn.Module, lr: float, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
     """Return Adam in its fused form: one pass over the weights instead of many small ones.
 
-    ``weight_decay`` is an L2 penalty on all weights.
+    ``weight_decay`` is an L2 penalty on all weights; embeddings may have one of their own.
     """
-    return torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
+    penalised = {
+        weight: weight_decay + 2 * part.l2
+        for part in model.modules()
+        if isinstance(part, StackedEmbedding) and part.l2
+        for weight in part.parameters()
+    }
+    others = [weight for weight in model.parameters() if weight not in penalised]
+    groups: list[dict[str, Any]] = [{"params": others}]
+    groups += [{"params": [weight], "weight_decay": decay} for weight, decay in penalised.items()]
+    return torch.optim.Adam(groups, lr=lr, weight_decay=weight_decay, fused=True)
 
 
 @final

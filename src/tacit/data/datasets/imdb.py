@@ -3,17 +3,22 @@
 A text becomes lower case, loses its ``<br />`` marks and is cut into runs of letters, digits and
 apostrophes. The words are those most frequent in the training half; equals go by the alphabet.
 
-References: GAFM, D.1, which takes an integer-coded copy and draws the halves at random; here the
-halves are the published ones.
+``imdb`` has the published halves. GAFM (D.1) draws them at random in each repetition, which is
+``imdb_random``, and deals the words to three parties as 200, 200 and 100 (appendix B.2), which is
+``imdb_three``.
+
+References: GAFM, D.1, which takes an integer-coded copy.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import lzma
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,7 +27,7 @@ import numpy as np
 from tacit.data.build import Chunk, Layout
 from tacit.data.cache import cached
 from tacit.data.draws import Array
-from tacit.data.tables import Table
+from tacit.data.tables import Columns, Table
 from tacit.errors import InputError
 
 Review: TypeAlias = tuple[bool, int, list[str]]
@@ -30,6 +35,7 @@ Review: TypeAlias = tuple[bool, int, list[str]]
 
 _WORDS = 500
 _ROWS = 5_000
+_DEALT = (0, 200, 400, 500)
 _TOKEN = re.compile(r"[a-z0-9']+")
 _FIELDS = ("split", "label", "text")
 
@@ -40,6 +46,20 @@ def imdb(files: Sequence[Path]) -> Table:
     names = tuple(f"word_{k}" for k in range(1, _WORDS + 1))
     layout = Layout("imdb", names, (), "none", 0.5)
     return cached(layout, files, lambda: _ready(path) if path.suffix == ".npz" else _counted(path))
+
+
+def imdb_random(files: Sequence[Path]) -> Table:
+    """Return the reviews without halves: half of the rows are drawn for testing, by the seed."""
+    return replace(imdb(files), fixed_test=None)
+
+
+def imdb_three(files: Sequence[Path]) -> Table:
+    """Return the same with three feature parties, of 200, 200 and 100 words."""
+    parties = tuple(
+        Columns(numeric=tuple(range(first, stop)), categorical=())
+        for first, stop in itertools.pairwise(_DEALT)
+    )
+    return replace(imdb_random(files), parties=parties)
 
 
 def _ready(path: Path) -> Iterator[Chunk]:

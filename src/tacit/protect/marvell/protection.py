@@ -51,7 +51,10 @@ class Marvell(Protection[Memory]):
     ``S = lam2 I + (lam1 - lam2) D D' / ||D||^2``, ``D`` the difference of the class means, and the
     four variances that minimise ``KL(P1 || P0) + KL(P0 || P1)``. Exactly one of: ``s``, the noise
     power in units of ``||D||^2``; ``sum_kl``, the target to reach with the least power; ``error``,
-    a lower bound ``L`` of the detection error, which is ``sum_kl = (2 - 4L)^2``.
+    a lower bound ``L`` of the detection error, which is ``sum_kl = (2 - 4L)^2``. With ``share`` it
+    is of the error that weighs missed positives by that share and false alarms by the rest, at
+    most ``m = min(share, 1 - share)``: ``sum_kl = 4 (1 - L / m)^2``. ``share`` is a number that is
+    set beforehand, such as the share of positives; the noise does not follow a batch's.
 
     ``covariance=full`` takes the classes' sample covariances for ``uI`` and ``vI``: each class gets
     noise shaped like the other's, so that both covariances agree in every direction, and the rest
@@ -70,8 +73,9 @@ class Marvell(Protection[Memory]):
 
     References:
         Li et al., ICLR 2022, Theorems 1 and 2, Algorithm 1 (its line 1 divides by ``d`` and means
-        the batch size); technical report, "Approximate Theoretical Guarantees" for ``error``, and
-        its problem with general ``Sigma_+``, ``Sigma_-`` before they are approximated for ``full``.
+        the batch size); technical report, "Approximate Theoretical Guarantees" for ``error``, its
+        ``M_p`` for ``share``, and its problem with general ``Sigma_+``, ``Sigma_-`` before they
+        are approximated for ``full``.
 
     Departures: the problem is solved exactly; the target needs no search over powers, and one that
     is met without noise still gets the noise of ``s = 1``. A batch with fewer than two rows of a
@@ -92,6 +96,7 @@ class Marvell(Protection[Memory]):
     sum_kl: float | None = None
     error: float | None = None
     covariance: Literal["isotropic", "full"] = "isotropic"
+    share: float = 0.5
 
     def __post_init__(self) -> None:
         given = {k: getattr(self, k) for k in ("s", "sum_kl", "error")}
@@ -105,10 +110,17 @@ class Marvell(Protection[Memory]):
             "marvell: sum_kl must be positive",
             self.sum_kl,
         )
+        require(0 < self.share < 1, "marvell: share must be above 0 and below 1", self.share)
+        most = min(self.share, 1 - self.share)
         require(
-            self.error is None or 0 <= self.error < 0.5,
-            "marvell: error must be at least 0 and below 0.5",
+            self.error is None or 0 <= self.error < most,
+            f"marvell: error must be at least 0 and below {most:g}",
             self.error,
+        )
+        require(
+            self.error is not None or self.share == 0.5,
+            "marvell: share weighs the errors of error=, which must be given",
+            self.share,
         )
 
     def plan(self, batch: Batch, memory: Memory | None) -> Plan[Memory]:
@@ -116,10 +128,10 @@ class Marvell(Protection[Memory]):
         if batch.classes > 2:
             known = memory if isinstance(memory, ClassMeans) else None
             full = self.covariance == "full"
-            return plan_many(batch, known, s=self.s, target=self._target, full=full)
+            return plan_many(batch, known, s=self.s, target=self.target, full=full)
         if self.covariance == "full":
             last = memory if isinstance(memory, FullNoise) else None
-            return plan_full(batch, last, s=self.s, target=self._target)
+            return plan_full(batch, last, s=self.s, target=self.target)
         earlier = memory if isinstance(memory, tuple) else ()
         found = ClassStatistics.of(batch)
         if found is not None and found.usable(s=self.s, resolution=batch.resolution):
@@ -130,7 +142,7 @@ class Marvell(Protection[Memory]):
 
     def largest_sum_kl(self) -> float | None:
         """Return the target where every batch reaches it: with full covariances."""
-        return self._target if self.covariance == "full" else None
+        return self.target if self.covariance == "full" else None
 
     def why_unplanned(self) -> str:
         """Return why a budget cannot be planned."""
@@ -151,8 +163,9 @@ class Marvell(Protection[Memory]):
         return len(memory.counts) if isinstance(memory, ClassMeans) else 2
 
     @property
-    def _target(self) -> float | None:
-        return self.sum_kl if self.error is None else sum_kl_for_error(self.error)
+    def target(self) -> float | None:
+        """The divergence that is asked for; None where a power is."""
+        return self.sum_kl if self.error is None else sum_kl_for_error(self.error, self.share)
 
     def _solved(
         self, batch: Batch, stats: ClassStatistics, keep: Statistics, how: str
@@ -188,7 +201,7 @@ class Marvell(Protection[Memory]):
             v=stats.v,
             gap=gap,
         )
-        found = solve(power=power, sum_kl=self._target)
+        found = solve(power=power, sum_kl=self.target)
         # A target that is met without noise would release the gradients as they are.
         return found if found.power > 0 else solve(power=gap)
 
