@@ -96,6 +96,11 @@ class RowTransform:
         scale, length = (size if size > _TINY else 1.0 for size in (scale, length))
         return cls(centre=centre, scale=scale, length=length, basis=basis)
 
+    @classmethod
+    def identity(cls, width: int) -> RowTransform:
+        """Return the transform that leaves rows of a width as they are."""
+        return cls(centre=torch.zeros(width), scale=1.0, length=1.0, basis=None)
+
     def __call__(self, rows: Rows) -> Rows:
         """Return coordinates of the embeddings and of the gradients."""
         sent, back = rows.embeddings - self.centre.to(rows.embeddings.dtype), rows.gradients

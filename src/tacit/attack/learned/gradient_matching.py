@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final, get_args
 
@@ -10,18 +12,11 @@ from torch import Tensor
 
 from tacit.attack.base import ATTACKS, classes_of
 from tacit.attack.clustering import KMeans
-from tacit.attack.learned._gradient_replay import (
-    TIE_BREAK,
-    Choose,
-    Ranges,
-    Replay,
-    ReplayData,
-    Settings,
-    Trials,
-    replay,
-)
+from tacit.attack.learned._gradient_replay import ReplayData, Settings, replay
 from tacit.attack.learned._per_epoch import RowClassifier, SurrogateAttack
+from tacit.attack.learned._replay_classifiers import ByLabels, ByLeastCost
 from tacit.attack.learned._surrogate import Rows, RowTransform, content_order
+from tacit.attack.learned._trials import Choose, Ranges, TrialLog, Trials
 from tacit.spec import require
 from tacit.types import Known, View
 
@@ -29,9 +24,35 @@ _HIDDEN: Final = (128, 64)  # of the surrogate; the paper's for images
 _NARROW: Final = (32, 32)  # and for two classes
 _GROUP_LOGIT: Final = 2.0  # logits of a label that clusters start from, above all others
 _PAPER_TRIALS: Final = 500
+_EXAMPLES: Final = 2000
 
+_OURS, _PUBLISHED = (
+    Settings(),
+    Settings(
+        lambda_ce=3.0,
+        lambda_p=3.0,
+        rate_net=1e-4,
+        rate_labels=0.1,
+        batch=64,
+        epochs=500,
+        match="distance",
+        momentum=True,
+        converge=True,
+        spread=1.0,
+    ),
+)
+
+Loss = Literal["direction", "published"]
 Start = Literal["cold", "kmeans"]
 Prior = Literal["known", "uniform", "groups"]
+Decode = Literal["labels", "gradient"]
+_WORDS: Final = {
+    "loss": Loss,
+    "start": Start,
+    "choose": Choose,
+    "prior": Prior,
+    "ranges": Ranges,
+}
 
 
 @final
@@ -84,33 +105,49 @@ class Exploit(SurrogateAttack):
 
     trials: int = 3
     start: Start = "cold"
-    choose: Choose = "margin"
+    choose: Choose | None = None
     lambda_ce: float = 3.0
     lambda_p: float = 10.0
     prior: Prior = "known"
-    ranges: Ranges = "ours"
-    examples: int = 2000
-    epochs: int = 200
+    ranges: Ranges | None = None
+    examples: int | None = None
+    epochs: int | None = None
     seconds: float | None = None
     memory: bool = False
     workers: int = 1
+    loss: Loss = "direction"
+
+    _log: ClassVar[TrialLog | None] = None
 
     def __post_init__(self) -> None:
         for name in ("examples", "epochs", "workers"):
             value = getattr(self, name)
-            require(value >= 1, f"exploit: {name} must be 1 or more", value)
+            require(value is None or value >= 1, f"exploit: {name} must be 1 or more", value)
         require(self.trials >= 0, "exploit: trials must be 1 or more, or 0 for 500", self.trials)
         for name in ("lambda_ce", "lambda_p"):
             value = getattr(self, name)
             require(value >= 0, f"exploit: {name} must be 0 or more", value)
         spent = self.seconds is None or self.seconds > 0
         require(spent, "exploit: seconds must be more than 0", self.seconds)
-        kinds = {"start": Start, "choose": Choose, "prior": Prior, "ranges": Ranges}
-        for name, kind in kinds.items():
+        for name, kind in _WORDS.items():
             value, words = getattr(self, name), get_args(kind)
-            require(value in words, f"exploit: {name} must be one of {words}", value)
-        object.__setattr__(self, "averages", self.memory)
-        object.__setattr__(self, "adds_up", self.memory)
+            free = value is None and name in ("choose", "ranges")
+            require(free or value in words, f"exploit: {name} must be one of {words}", value)
+        published = self.loss == "published"
+        if published:
+            least = "exploit: loss=published learns from all rows: leave out"
+            require(self.examples is None, f"{least} examples", self.examples)
+            require(self.choose != "margin", f"{least} choose=margin", self.choose)
+        for name in ("raw", "whole"):
+            object.__setattr__(self, name, published)
+        for name in ("averages", "adds_up"):
+            object.__setattr__(self, name, self.memory)
+
+    def resumable(self, log: TrialLog) -> Exploit:
+        """Return the same attack; it takes trials that are in the log as done and adds its own."""
+        found = copy.copy(self)
+        object.__setattr__(found, "_log", log)
+        return found
 
     def limit(self) -> float | None:
         """Return the seconds that one call may take."""
@@ -125,11 +162,12 @@ class Exploit(SurrogateAttack):
         rows = rows[order]
         groups = self._groups(rows, count, rng)
         prior = self._prior(known, count, groups)
-        shuffled = torch.randperm(len(rows), generator=rng)
-        kept = min(self.examples, len(rows) if self.trials == 1 else -(-4 * len(rows) // 5))
-        mine = shuffled[:kept].sort().values
-        held = shuffled[kept:].sort().values if kept < len(rows) else mine
-        transform = RowTransform.fit(rows[mine])
+        mine, held = self._divided(len(rows), rng)
+        transform = (
+            RowTransform.identity(rows.embeddings.shape[1])
+            if self.whole
+            else RowTransform.fit(rows[mine])
+        )
         start = None
         if self.start == "kmeans" and groups is not None:
             start = _logits_of_groups(groups[mine], prior)
@@ -145,13 +183,25 @@ class Exploit(SurrogateAttack):
             held=transform(rows[held]),
             settings=self._settings(count),
             count=self.trials or _PAPER_TRIALS,
-            ranges=self.ranges,
-            choose=self.choose,
+            ranges=self._ranges,
+            choose=self.choose or ("gradient" if self.whole else "margin"),
             workers=self.workers,
+            log=self._log,
         )
-        return _SurrogateClassifier(
-            trials.best(rng, until=until), transform, rows[mine], weight=self._weight(count)
-        )
+        found = trials.best(rng, until=until)
+        if self.whole:
+            return ByLabels(found, rows)
+        return ByLeastCost(found, transform, rows[mine], weight=self._weight(count))
+
+    def _divided(self, count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the rows to learn from and those to judge trials by: the same if none are left."""
+        if self.whole:
+            every = torch.arange(count)
+            return every, every
+        shuffled = torch.randperm(count, generator=rng)
+        kept = min(self.examples or _EXAMPLES, count if self.trials == 1 else -(-4 * count // 5))
+        mine = shuffled[:kept].sort().values
+        return mine, shuffled[kept:].sort().values if kept < count else mine
 
     def _weight(self, count: int) -> float:
         """Return the weight of cross-entropy in the choice of a row's label.
@@ -162,15 +212,19 @@ class Exploit(SurrogateAttack):
             return 1.0
         return self.lambda_ce if count > 2 else 0.0
 
+    @property
+    def _ranges(self) -> Ranges:
+        return self.ranges or ("paper" if self.loss == "published" else "ours")
+
     def _settings(self, count: int) -> Settings:
-        paper = self.ranges == "paper"
-        return Settings(
+        """Return what the settings of all trials start from."""
+        base = _PUBLISHED if self.loss == "published" else _OURS
+        return dataclasses.replace(
+            base,
             lambda_ce=self.lambda_ce,
             lambda_p=self.lambda_p,
-            rate_net=1e-4 if paper else Settings.rate_net,
-            rate_labels=0.1 if paper else Settings.rate_labels,
-            epochs=self.epochs,
-            lift=1.0 if count == 2 else 0.0,
+            epochs=self.epochs or base.epochs,
+            lift=1.0 if count == 2 and self.loss == "direction" else 0.0,
         )
 
     def _groups(self, rows: Rows, count: int, rng: torch.Generator) -> Tensor | None:
@@ -217,11 +271,15 @@ class Unsplit(SurrogateAttack):
     """
 
     epochs: int = 50
+    decode: Decode = "labels"
 
     raw: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, "unsplit: epochs must be 1 or more", self.epochs)
+        words = get_args(Decode)
+        require(self.decode in words, f"unsplit: decode must be one of {words}", self.decode)
 
     def learn(
         self, rows: Rows, known: Known, *, rng: torch.Generator, until: float | None
@@ -229,9 +287,8 @@ class Unsplit(SurrogateAttack):
         """Return the surrogate that was fitted."""
         count = classes_of(known)
         order, group = content_order(rows)
-        transform = RowTransform.fit(rows[order])
         data = ReplayData(
-            rows=transform(rows[order]),
+            rows=rows[order],
             group=group,
             prior=torch.full((count,), 1 / count),
             start=None,
@@ -244,29 +301,15 @@ class Unsplit(SurrogateAttack):
             rate_labels=1e-3,
             batch=64,
             epochs=self.epochs,
-            raw=True,
+            match="square",
+            momentum=True,
             spread=1.0,
         )
         seed = int(torch.randint(2**31 - 1, (1,), generator=rng, device=rng.device))
         found = replay(data, settings, rng=torch.Generator().manual_seed(seed), until=until)
-        return _SurrogateClassifier(found, transform, rows[order])
-
-
-@final
-class _SurrogateClassifier(RowClassifier):
-    """Classifies rows by what each label costs under a replay; the rarest class is positive."""
-
-    def __init__(
-        self, found: Replay, transform: RowTransform, rows: Rows, *, weight: float = 0.0
-    ) -> None:
-        self._found, self._transform, self._weight = found, transform, weight
-        self.named, self.late = False, found.late
-        sizes = torch.bincount(self.costs(rows).argmin(dim=1), minlength=len(found.prior))
-        self.positive = int(sizes.argmin())
-
-    def costs(self, rows: Rows) -> Tensor:
-        rows = self._transform(rows.double())
-        return self._found.costs(rows, weight=self._weight or TIE_BREAK)
+        if self.decode == "labels":
+            return ByLabels(found, rows[order])
+        return ByLeastCost(found, RowTransform.identity(rows.embeddings.shape[1]), rows)
 
 
 def _logits_of_groups(groups: Tensor, prior: Tensor) -> Tensor:
