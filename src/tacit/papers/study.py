@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any, final
 
 from tacit._config import PLAIN
+from tacit.experiment.config import TrainConfig
 from tacit.experiment.sweep_store import TrialRecord
 from tacit.experiment.sweep_worker import TRAIN
 from tacit.report import Plot
@@ -103,6 +104,7 @@ class Study:
         task: what a worker does with a configuration.
         full_task: the same for ``--full``, where that differs.
         alone: one trial at a time, because it measures time.
+        hours: the processor hours that the trials take at most, for studies where they are many.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Study:
     task: str = TRAIN
     full_task: str | None = None
     alone: bool = False
+    hours: Callable[[Sequence[TrainConfig]], float] | None = None
 
     @property
     def full_name(self) -> str:

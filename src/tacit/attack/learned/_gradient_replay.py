@@ -26,7 +26,8 @@ from tacit.attack.learned._surrogate import (
 TIE_BREAK: Final = 1e-6  # a weight so small that it decides only between equal costs
 _FLOOR: Final = 1e-9  # a class's share in a batch counts as at least this
 _GAIN: Final = 0.01  # a replay goes on while its loss falls by this share of itself ...
-_PATIENCE: Final = 20  # ... in so many epochs
+_PATIENCE: Final = 20  # ... in so many epochs, and at least so many steps
+_STEPS: Final = 1000
 
 Match = Literal["direction", "distance", "square"]
 
@@ -48,7 +49,8 @@ class Settings:
             ``(g' - g)^2`` over rows and columns.
         momentum: Adam over the labels of all rows in every step, so that a label goes on moving
             between its batches. Otherwise only the labels of the batch move.
-        converge: end when the loss has fallen by less than a hundredth in 20 epochs.
+        converge: end when the loss has fallen by less than a hundredth in 20 epochs of 1,000 steps
+            or more altogether.
         spread: standard deviation of the labels' logits at the start.
         lift: added to the hidden biases at the start. It switches the hidden units on, so that the
             surrogate starts out almost linear. Otherwise its sign may differ from region to region:
@@ -220,7 +222,7 @@ def replay(
             total += torch.stack(terms).detach() * len(batch)
         loss, matched = (total / len(rows)).tolist()
         losses.append(loss)
-        if settings.converge and _has_converged(losses):
+        if settings.converge and _has_converged(losses, steps=-(-len(rows) // settings.batch)):
             break
         if until is not None and time.perf_counter() > until and passes < settings.epochs:
             late = True
@@ -289,11 +291,12 @@ def _turned(
     return (labels * torch.stack(far, dim=1)).sum(dim=1).mean()
 
 
-def _has_converged(losses: list[float]) -> bool:
-    """Return whether the loss has hardly fallen over the last epochs."""
-    if len(losses) <= _PATIENCE:
+def _has_converged(losses: list[float], *, steps: int) -> bool:
+    """Return whether the loss has hardly fallen over the last epochs of so many steps each."""
+    last = max(_PATIENCE, -(-_STEPS // steps))
+    if len(losses) <= last:
         return False
-    before, after = min(losses[:-_PATIENCE]), min(losses[-_PATIENCE:])
+    before, after = min(losses[:-last]), min(losses[-last:])
     return before - after < _GAIN * abs(before)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import time
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final, get_args
 
@@ -25,6 +26,7 @@ _NARROW: Final = (32, 32)  # and for two classes
 _GROUP_LOGIT: Final = 2.0  # logits of a label that clusters start from, above all others
 _PAPER_TRIALS: Final = 500
 _EXAMPLES: Final = 2000
+_PROBE: Final = 10  # steps that are timed to estimate how long all take
 
 _OURS, _PUBLISHED = (
     Settings(),
@@ -152,6 +154,29 @@ class Exploit(SurrogateAttack):
     def limit(self) -> float | None:
         """Return the seconds that one call may take."""
         return self.seconds
+
+    def seconds_at_most(self, *, rows: int, width: int, classes: int) -> float:
+        """Return how long one call takes if every trial takes all its epochs, after a short probe.
+
+        The time is that of this machine as it is now, on one processor.
+        """
+        settings, rng = self._settings(classes), torch.Generator().manual_seed(0)
+        drawn = [torch.randn(_PROBE * settings.batch, width, generator=rng) for _ in range(2)]
+        probe = ReplayData(
+            rows=Rows(*drawn),
+            group=torch.arange(_PROBE * settings.batch),
+            prior=torch.full((classes,), 1 / classes),
+            start=None,
+            hidden=_HIDDEN if classes > 2 else _NARROW,
+        )
+        with torch.no_grad():
+            replay(probe, dataclasses.replace(settings, epochs=1), rng=rng)  # not timed
+            began = time.perf_counter()
+            replay(probe, dataclasses.replace(settings, epochs=1), rng=rng)
+            step = (time.perf_counter() - began) / _PROBE
+        learnt = rows if self.whole else min(rows, self.examples or _EXAMPLES)
+        steps = -(-learnt // settings.batch) * settings.epochs * (self.trials or _PAPER_TRIALS)
+        return steps * step
 
     def learn(
         self, rows: Rows, known: Known, *, rng: torch.Generator, until: float | None
