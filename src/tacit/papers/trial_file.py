@@ -15,27 +15,27 @@ class TrialFile(TrialLog):
 
     ::
 
-        6f1d...  0  0x1.0a3d70a3d70a4p-5
+        6f1d... 0 0x1.0a3d70a3d70a4p-5 .
 
-    Only the lines of a search that are numbered from 0 on without a gap count, so that an
-    incomplete last line is as good as none.
+    The point ends a line: one that a killed process has left unfinished does not count. Of a
+    search, the lines numbered from 0 on without a gap do.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found: dict[str, list[float]] = {}
         if path.is_file():
-            for text in path.read_bytes().split(b"\n")[:-1]:
+            for text in path.read_bytes().split(b"\n"):
                 self._read(text.decode(errors="replace"))
 
     def _read(self, text: str) -> None:
         try:
-            search, number, loss = text.split()
+            search, number, loss, end = text.split(" ")
             losses = self._found.setdefault(search, [])
-            if int(number) == len(losses):
+            if int(number) == len(losses) and end == ".":
                 losses.append(float.fromhex(loss))
         except ValueError:
-            return  # a line that another one was written into
+            return  # unfinished, or empty
 
     def losses(self, search: str) -> list[float]:
         """Return the losses of the search's trials so far, in their order."""
@@ -47,7 +47,7 @@ class TrialFile(TrialLog):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             # The first line break ends what a killed process may have left unfinished.
-            file.write(f"\n{search} {len(losses)} {loss.hex()}\n".encode())
+            file.write(f"\n{search} {len(losses)} {loss.hex()} .".encode())
             file.flush()
             os.fsync(file.fileno())
         losses.append(loss)

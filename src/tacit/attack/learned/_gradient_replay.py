@@ -27,7 +27,7 @@ TIE_BREAK: Final = 1e-6  # a weight so small that it decides only between equal 
 _FLOOR: Final = 1e-9  # a class's share in a batch counts as at least this
 _GAIN: Final = 0.01  # a replay goes on while its loss falls by this share of itself ...
 _PATIENCE: Final = 20  # ... in so many epochs, and at least so many steps
-_STEPS: Final = 1000
+_STEPS: Final = 2500
 
 Match = Literal["direction", "distance", "square"]
 
@@ -49,7 +49,7 @@ class Settings:
             ``(g' - g)^2`` over rows and columns.
         momentum: Adam over the labels of all rows in every step, so that a label goes on moving
             between its batches. Otherwise only the labels of the batch move.
-        converge: end when the loss has fallen by less than a hundredth in 20 epochs of 1,000 steps
+        converge: end when the loss has fallen by less than a hundredth in 20 epochs of 2,500 steps
             or more altogether.
         spread: standard deviation of the labels' logits at the start.
         lift: added to the hidden biases at the start. It switches the hidden units on, so that the

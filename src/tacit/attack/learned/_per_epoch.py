@@ -121,7 +121,7 @@ class SurrogateAttack(Attack, ABC):
 
 def _of_one_example(rows: Tensor, power: int) -> Tensor:
     """Return gradients in their own units, times the rows that the loss was averaged over."""
-    return shift(rows, max(-100, min(100, power))) * len(rows)
+    return shift(rows, max(-_FAR, min(_FAR, power))) * len(rows)
 
 
 class _TimedStream(StreamingAttack, ABC):

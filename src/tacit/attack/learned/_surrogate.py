@@ -131,6 +131,15 @@ def _principal(rows: Tensor) -> Tensor:
     return found
 
 
+def hidden_widths(classes: int) -> tuple[int, ...]:
+    """Return the widths of a surrogate's hidden layers, as ExPLOit's authors have them (5.1).
+
+    >>> hidden_widths(10), hidden_widths(2)
+    ((128, 64), (32, 32))
+    """
+    return (128, 64) if classes > 2 else (32, 32)
+
+
 def fully_connected(widths: list[int], rng: torch.Generator, *, lift: float = 0.0) -> nn.Sequential:
     """Return linear layers of these widths with ReLU between them.
 

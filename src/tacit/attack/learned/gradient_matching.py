@@ -16,13 +16,11 @@ from tacit.attack.clustering import KMeans
 from tacit.attack.learned._gradient_replay import ReplayData, Settings, replay
 from tacit.attack.learned._per_epoch import RowClassifier, SurrogateAttack
 from tacit.attack.learned._replay_classifiers import ByLabels, ByLeastCost
-from tacit.attack.learned._surrogate import Rows, RowTransform, content_order
+from tacit.attack.learned._surrogate import Rows, RowTransform, content_order, hidden_widths
 from tacit.attack.learned._trials import Choose, Ranges, TrialLog, Trials
 from tacit.spec import require
 from tacit.types import Known, View
 
-_HIDDEN: Final = (128, 64)  # of the surrogate; the paper's for images
-_NARROW: Final = (32, 32)  # and for two classes
 _GROUP_LOGIT: Final = 2.0  # logits of a label that clusters start from, above all others
 _PAPER_TRIALS: Final = 500
 _EXAMPLES: Final = 2000
@@ -70,30 +68,39 @@ class Exploit(SurrogateAttack):
     (with two classes: whose gradient lies nearest), and the score is by how much, for the smallest
     class.
 
-    ``trials`` replays are run, the first with our settings and the others where a tree-structured
-    Parzen estimator searches, and one of them is chosen. ``choose=margin`` takes the one that tells
-    most clearly which label made the gradients of rows it has not learnt from; ``gradient`` the one
-    with the least gradient loss (Algorithm 1), which often overfits by soft labels;
-    ``objective`` the one with the least loss at both weights 1 (section 6, under noise),
-    which is then also the loss that a row's label is chosen by.
-    ``ranges=paper`` searches the ranges of section 5.1, and ``trials=0`` stands for its 500.
+    ``loss=published`` is the paper's attack: Eq. 9 with gradients as they are, ``||g'_i - g_i||``,
+    over all rows; softmax outputs for two classes as for many; weights and rates out of the ranges
+    of section 5.1; until the loss has converged; Algorithm 1's choice among trials; and a row's
+    label is its surrogate label.
 
-    ``lambda_ce=0`` and ``lambda_p=0`` leave a regulariser out (appendix C). ``start=kmeans`` starts
-    from the groups of ``kmeans(by=both)``. ``prior=known`` takes ``known.prior`` where it is given
-    and else the sizes of those groups (appendix B), ``uniform`` and ``groups`` ignore it.
-    ``memory=true`` averages all releases of an example first. ``seconds`` is the time of one call:
-    what is best by then counts.
+    ``trials`` replays are run, the first with settings of ours and the others where a
+    tree-structured Parzen estimator searches, and one of them is chosen. ``choose=margin`` takes
+    the one that tells most clearly which label made the gradients of rows it has not learnt from;
+    ``gradient`` the one with the least gradient loss (Algorithm 1); ``objective`` the one with the
+    least loss at both weights 1 (section 6, under noise), which is then also the loss that a row's
+    label is chosen by. ``ranges=paper`` searches the ranges of section 5.1, and ``trials=0`` stands
+    for its 500. Where they are not given, ``choose`` and ``ranges`` are those of the loss.
+
+    The weights of the first trial are 3 and 10, published 0.2 and 0.5 (both did best on models that
+    no result of ours is about). ``lambda_ce=0`` and ``lambda_p=0`` leave a regulariser out
+    (appendix C). ``start=kmeans`` starts from the groups of ``kmeans(by=both)``. ``prior=known``
+    takes ``known.prior`` where it is given and else the sizes of those groups (appendix B),
+    ``uniform`` and ``groups`` ignore it. ``memory=true`` averages all releases of an example first.
+    ``examples`` rows (2,000) are learnt from in at most ``epochs`` passes (200, published 1,000).
+    ``seconds`` is the time of one call: what is best by then counts.
 
     Needs: embeddings; ``known.classes`` (or else 2) and ``known.prior`` where they are known.
 
     References:
-        Kariyappa and Qureshi, "ExPLOit: Extracting Private Labels in Split SurrogateAttack", Eq. 9,
+        Kariyappa and Qureshi, "ExPLOit: Extracting Private Labels in Split Learning", Eq. 9,
         Algorithm 1, sections 5.1 and 6, appendices B and C.
 
-    Departures: gradients are compared at length one, wide rows in their principal directions, and
-    with two classes, whose soft labels have no direction, under either label by its probability;
-    labels are moved only when their row is in the batch; ``examples`` rows are learnt from and all
-    are labelled; the rule that chooses; settings of our own (see ``docs/learned_attacks.md``).
+    Departures of the default: gradients are compared at length one, wide rows in their principal
+    directions, and with two classes, whose soft labels have no direction, under either label by its
+    probability; labels are moved only when their row is in the batch; not all rows are learnt from;
+    the rule that chooses; settings of our own (see ``docs/learned_attacks.md``). The paper leaves
+    open what ``loss=published`` has to choose: Adam, for labels too, on batches of 256 rows; where
+    the search starts; when a replay has converged; that a gradient is that of one example's loss.
 
     >>> from tacit.types import Known, View
     >>> rng = torch.Generator().manual_seed(0)
@@ -108,8 +115,8 @@ class Exploit(SurrogateAttack):
     trials: int = 3
     start: Start = "cold"
     choose: Choose | None = None
-    lambda_ce: float = 3.0
-    lambda_p: float = 10.0
+    lambda_ce: float | None = None
+    lambda_p: float | None = None
     prior: Prior = "known"
     ranges: Ranges | None = None
     examples: int | None = None
@@ -128,7 +135,7 @@ class Exploit(SurrogateAttack):
         require(self.trials >= 0, "exploit: trials must be 1 or more, or 0 for 500", self.trials)
         for name in ("lambda_ce", "lambda_p"):
             value = getattr(self, name)
-            require(value >= 0, f"exploit: {name} must be 0 or more", value)
+            require(value is None or value >= 0, f"exploit: {name} must be 0 or more", value)
         spent = self.seconds is None or self.seconds > 0
         require(spent, "exploit: seconds must be more than 0", self.seconds)
         for name, kind in _WORDS.items():
@@ -142,6 +149,7 @@ class Exploit(SurrogateAttack):
             require(self.choose != "margin", f"{least} choose=margin", self.choose)
         for name in ("raw", "whole"):
             object.__setattr__(self, name, published)
+        object.__setattr__(self, "scale_free", not published)
         for name in ("averages", "adds_up"):
             object.__setattr__(self, name, self.memory)
 
@@ -167,7 +175,7 @@ class Exploit(SurrogateAttack):
             group=torch.arange(_PROBE * settings.batch),
             prior=torch.full((classes,), 1 / classes),
             start=None,
-            hidden=_HIDDEN if classes > 2 else _NARROW,
+            hidden=hidden_widths(classes),
         )
         with torch.no_grad():
             replay(probe, dataclasses.replace(settings, epochs=1), rng=rng)  # not timed
@@ -201,7 +209,7 @@ class Exploit(SurrogateAttack):
             group=torch.unique(group[mine], return_inverse=True)[1],
             prior=prior,
             start=start,
-            hidden=_HIDDEN if count > 2 else _NARROW,
+            hidden=hidden_widths(count),
         )
         trials = Trials(
             data=data,
@@ -235,7 +243,7 @@ class Exploit(SurrogateAttack):
         """
         if self.choose == "objective":
             return 1.0
-        return self.lambda_ce if count > 2 else 0.0
+        return self._settings(count).lambda_ce if count > 2 else 0.0
 
     @property
     def _ranges(self) -> Ranges:
@@ -246,8 +254,8 @@ class Exploit(SurrogateAttack):
         base = _PUBLISHED if self.loss == "published" else _OURS
         return dataclasses.replace(
             base,
-            lambda_ce=self.lambda_ce,
-            lambda_p=self.lambda_p,
+            lambda_ce=base.lambda_ce if self.lambda_ce is None else self.lambda_ce,
+            lambda_p=base.lambda_p if self.lambda_p is None else self.lambda_p,
             epochs=self.epochs or base.epochs,
             lift=1.0 if count == 2 and self.loss == "direction" else 0.0,
         )
@@ -300,6 +308,7 @@ class Unsplit(SurrogateAttack):
 
     raw: ClassVar[bool] = True
     whole: ClassVar[bool] = True
+    scale_free: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, "unsplit: epochs must be 1 or more", self.epochs)
@@ -317,7 +326,7 @@ class Unsplit(SurrogateAttack):
             group=group,
             prior=torch.full((count,), 1 / count),
             start=None,
-            hidden=_HIDDEN if count > 2 else _NARROW,
+            hidden=hidden_widths(count),
         )
         settings = Settings(
             lambda_ce=0.0,
