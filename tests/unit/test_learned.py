@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attack_examples import seeded
 from tacit import attack as attacks
 from tacit.attack import Completion, Exploit, Unsplit
-from tacit.attack.learned._gradient_replay import held_out_margin
+from tacit.attack.learned._trials import held_out_margin
 from tacit.audit import run_audit
 from tacit.errors import InputError, KnowledgeError, ParameterError, SpecError
 from tacit.measure import clustering_accuracy, leak_auc

@@ -176,6 +176,8 @@ class Attack(Specified, ABC):
     audit_forms: ClassVar[tuple[AuditForm, ...] | None] = None
     """In which forms the default audit runs it: None for once with its default parameters, after
     the built-in attacks, and an empty tuple for only when it is asked for."""
+    scale_free: ClassVar[bool] = True
+    """Whether the ranking of its scores is the same in any unit of the gradients."""
     live: ClassVar[bool] = False
     """Whether it is cheap enough to be one of the live monitor's default attacks."""
     causes: ClassVar[tuple[Cause, ...]] = ()

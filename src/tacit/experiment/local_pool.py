@@ -24,7 +24,8 @@ class Job:
     """One trial to run: the key of its results, the task and the configuration's values.
 
     ``plugins`` are run before it, from the text that the driver read: a file that changes
-    meanwhile, or is not on a worker's machine, makes no difference.
+    meanwhile, or is not on a worker's machine, makes no difference. ``folder`` is where a long task
+    may keep what it has done so far; it need not exist.
     """
 
     key: str
@@ -32,11 +33,17 @@ class Job:
     config: Mapping[str, Any]
     plugins: tuple[Plugin, ...] = ()
     attempt: int = 1
+    folder: str | None = None
 
     def message(self) -> dict[str, Any]:
         """Return the message to a worker that starts the job."""
         plugins = [{"path": plugin.path, "source": plugin.source} for plugin in self.plugins]
-        return {"task": self.task, "config": dict(self.config), "plugins": plugins}
+        return {
+            "task": self.task,
+            "config": dict(self.config),
+            "plugins": plugins,
+            "folder": self.folder,
+        }
 
 
 @final

@@ -63,7 +63,9 @@ def run_sweep(
     """Run the trials that the store does not hold yet; return the records of all, in their order.
 
     A task is ``module:function`` and takes a configuration to a record of plain values; every
-    worker must be able to import it. Equal trials are one. A trial that raises is recorded with
+    worker must be able to import it. One that has a parameter ``folder`` may keep there what it has
+    done so far, and finds it again when its trial was interrupted; on a cluster, if the store is on
+    a file system that all nodes share. Equal trials are one. A trial that raises is recorded with
     its error; one whose worker dies is started again, ``ATTEMPTS`` times in all. Workers run the
     plug-ins that this process has loaded from files.
 
@@ -79,6 +81,7 @@ def run_sweep(
             task=task,
             config=_values(config, kept=settings_of(config), on=on),
             plugins=plugins,
+            folder=str(kept.partial(key)),
         )
         for key, config in every.items()
     ]
@@ -182,6 +185,8 @@ class _Sweep:
             run={**answer["run"], "attempts": job.attempt},
         )
         self._store.append(record)
+        if record.done:
+            self._store.remove_partial(job.key)
         self._ran += 1
         self.report(last=record)
 

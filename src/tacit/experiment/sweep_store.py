@@ -4,6 +4,7 @@
 
     STORE/store.json                 {"format": 1, "kind": "tacit sweep"}
     STORE/journal/HOST-PID-X.jsonl   one line per trial that ended, written by that process alone
+    STORE/partial/KEY/               what a long trial has done so far, until it has ended
 
 No two processes write to one file, so no lock is needed and a store may lie on a file system that
 several machines share. A process that is killed while it writes leaves an incomplete last line,
@@ -16,6 +17,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -169,6 +171,14 @@ class SweepStore:
         while rest:
             rest = rest[os.write(self._own, rest) :]
         os.fsync(self._own)
+
+    def partial(self, key: str) -> Path:
+        """Return where a trial may keep what it has done so far; nothing makes it beforehand."""
+        return (self.path / "partial" / key).absolute()
+
+    def remove_partial(self, key: str) -> None:
+        """Remove what a trial kept until it ended."""
+        shutil.rmtree(self.partial(key), ignore_errors=True)
 
     def close(self) -> None:
         """Close the journal of this process."""

@@ -7,6 +7,7 @@ the worker does.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -30,7 +32,8 @@ TRAIN = "tacit.experiment.sweep_worker:train"
 TIMING = ("seconds", "steps_per_second")
 """What differs between two equal runs; kept apart from the results."""
 
-Task = Callable[[TrainConfig], dict[str, Any]]
+Task = Callable[..., dict[str, Any]]
+"""Takes a configuration; one with a parameter `folder` may keep there what it has done so far."""
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
@@ -51,7 +54,11 @@ def perform(job: dict[str, Any]) -> dict[str, Any]:
         load_installed()
         for plugin in job.get("plugins", ()):
             load_source(plugin["path"], plugin["source"])
-        results = _task(job["task"])(TrainConfig.of(job["config"], source="the trial"))
+        task, folder = _task(job["task"]), job.get("folder")
+        more = {}
+        if folder and "folder" in inspect.signature(task).parameters:
+            more["folder"] = Path(folder)
+        results = task(TrainConfig.of(job["config"], source="the trial"), **more)
     except TacitError as found:
         error = str(found)
     except Exception as found:  # whatever a configuration does, the others go on

@@ -23,7 +23,7 @@ from tacit.errors import TacitError, UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.export import row_of, write_csv
 from tacit.experiment.grid import trials_of
-from tacit.experiment.sweep import SweepObserver, run_sweep
+from tacit.experiment.sweep import SweepObserver, SweepProgress, run_sweep
 from tacit.experiment.sweep_store import TrialRecord
 from tacit.fields import finite
 from tacit.papers.study import Finding, Spread, Study
@@ -94,6 +94,8 @@ def reproduce(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be made: {error.strerror}") from None
+    if full and study.hours is not None and observer is not None:
+        observer(_estimate(study.hours(trials), len(trials)))
     records = run_sweep(
         trials,
         store=out / "trials.sweep",
@@ -117,6 +119,12 @@ def reproduce(
     )
     _write(out, record, finding, records)
     return record
+
+
+def _estimate(hours: float, trials: int) -> SweepProgress:
+    """Return what an observer is told before a study of many hours begins."""
+    note = f"at most {hours:,.0f} processor hours of attacks, less what was done before"
+    return SweepProgress(trials=trials, kept=0, done=0, failed=0, note=note)
 
 
 def _record(

@@ -10,6 +10,7 @@ from typing import Any, final
 
 from tacit._config import PLAIN
 from tacit.errors import UsageError
+from tacit.experiment.config import TrainConfig
 from tacit.experiment.sweep_store import TrialRecord
 from tacit.experiment.sweep_worker import TRAIN
 from tacit.report import Plot
@@ -124,6 +125,7 @@ class Study:
         released: makes a trial one of the authors' released code, where that differs from the text
             in what changes results; None where it does not, or is not known.
         released_differs: how it differs, one line each.
+        hours: the processor hours that the trials take at most, for studies where they are many.
     """
 
     name: str
@@ -140,6 +142,7 @@ class Study:
     alone: bool = False
     released: Callable[[Mapping[str, Any]], Values] | None = None
     released_differs: Sequence[str] = ()
+    hours: Callable[[Sequence[TrainConfig]], float] | None = None
 
     @property
     def full_name(self) -> str:

@@ -15,12 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacit import attack
+from tacit.attack import Exploit
 from tacit.audit import run_audit
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.run import Experiment, run
 from tacit.measure import PooledLeak, auc, leak_auc, pooled_leak
 from tacit.monitor import LeakMonitor
+from tacit.papers.trial_file import TrialFile
 from tacit.training import FeatureEnd, predict, train
 from tacit.training.cut import Embedding, Gradient
 from tacit.training.metrics import leak_records, mean
@@ -30,7 +33,7 @@ _WINDOWS = 40
 _BATCHES = 10  # a window has at least so many: below that, intervals cost more than training
 _OBSERVATIONS = 5
 _PAIRS = 20_000
-_BRIEF, _FULL = 60.0, 24 * 3600.0  # seconds for each attack
+_BRIEF, _FULL = 60.0, 10_000 * 3600.0  # seconds for each attack
 
 
 def follow_leaks(config: TrainConfig) -> dict[str, Any]:
@@ -187,25 +190,35 @@ def audit_briefly(config: TrainConfig) -> dict[str, Any]:
     return _audit(config, seconds=_BRIEF)
 
 
-def audit_fully(config: TrainConfig) -> dict[str, Any]:
-    """Give each attack all the time that its settings ask for."""
-    return _audit(config, seconds=_FULL)
+def audit_fully(config: TrainConfig, folder: Path | None = None) -> dict[str, Any]:
+    """Give each attack all the time that its settings ask for.
+
+    The losses of ``exploit``'s trials are kept in the folder: where the audit was interrupted, the
+    model is trained again and the trials go on.
+    """
+    return _audit(config, seconds=_FULL, folder=folder)
 
 
-def _audit(config: TrainConfig, *, seconds: float) -> dict[str, Any]:
+def _audit(config: TrainConfig, *, seconds: float, folder: Path | None = None) -> dict[str, Any]:
     """Train with a tape; return the results and what each of the configuration's attacks found.
 
     The attacks read the tape of the first feature party, after training and not during it.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        trial, results = run(config.model_copy(update={"attacks": ()}), record=Path(folder))
+    attacks = [attack.get(spec) for spec in config.attacks]
+    if folder is not None:
+        log = TrialFile(folder / "trials.txt")
+        attacks = [a.resumable(log) if isinstance(a, Exploit) else a for a in attacks]
+    with tempfile.TemporaryDirectory() as place:
+        trial, results = run(config.model_copy(update={"attacks": ()}), record=Path(place))
         labels = torch.from_numpy(np.array(trial.table.labels))
-        tape = Path(folder) / "feature_party_0.tape"
-        found = run_audit(tape, labels, config.attacks, seconds=seconds).record
+        tape = Path(place) / "feature_party_0.tape"
+        found = run_audit(tape, labels, attacks, seconds=seconds).record
     share = found["truth"]["positives"]
+    counts = torch.bincount(labels.long())
     return {
         "test": results["test"],
         "train": results["train"],
+        "largest_class": float(counts.max() / counts.sum()),
         "history": [{"part": p["part"], "test": p["test"]} for p in results["history"]],
         "attacks": {row["attack"]: _attack_record(row, found, share) for row in found["table"]},
         "baseline": found["baseline"],

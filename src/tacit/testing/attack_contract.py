@@ -103,11 +103,17 @@ class AttackContract:
             self._expect(_close(narrow, wide), f"{dtype} scores unlike the same float64 values")
 
     def check_scale(self) -> None:
-        """The ranking is the same at 1e-24 and 1e+20 times the scale (as exact powers of two)."""
+        """The ranking is the same at 1e-24 and 1e+20 times the scale (as exact powers of two).
+
+        Of an attack that is not ``scale_free``, scores are finite there.
+        """
         grads, labels = _batch()
         order = self._scores(self._view(grads, labels)).argsort(stable=True)
         for power in (-80, 66):
             scores = self._scores(self._view(grads * 2.0**power, labels))
+            if not self.attack.scale_free:
+                self._check_finite(scores, _ROWS, f"gradients times 2**{power}")
+                continue
             same = torch.equal(order, scores.argsort(stable=True))
             self._expect(same, f"gradients times 2**{power} are ranked in another order")
 

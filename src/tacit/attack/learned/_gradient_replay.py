@@ -1,20 +1,15 @@
 """Gradient matching: replay the training with a surrogate top model and surrogate labels.
 
-:func:`replay` runs one replay by gradient descent. :class:`Trials` runs several with different
-settings and chooses one of them without any label.
+:func:`replay` runs one replay by gradient descent.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal, final
+from typing import Final, Literal, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +25,11 @@ from tacit.attack.learned._surrogate import (
 
 TIE_BREAK: Final = 1e-6  # a weight so small that it decides only between equal costs
 _FLOOR: Final = 1e-9  # a class's share in a batch counts as at least this
+_GAIN: Final = 0.01  # a replay goes on while its loss falls by this share of itself ...
+_PATIENCE: Final = 20  # ... in so many epochs, and at least so many steps
+_STEPS: Final = 2500
+
+Match = Literal["direction", "distance", "square"]
 
 
 @final
@@ -43,8 +43,14 @@ class Settings:
         rate_net: learning rate of the surrogate's weights.
         rate_labels: learning rate of the surrogate labels' logits.
         batch: rows per step.
-        epochs: passes over the rows.
-        raw: match gradients as they are by their mean squared error, not their directions.
+        epochs: passes over the rows, at most.
+        match: the loss of the gradients: ``direction`` is ``||u(g') - u(g)||`` with ``u`` a vector
+            at length one, ``distance`` is ``||g' - g||`` (Eq. 6), ``square`` is the mean of
+            ``(g' - g)^2`` over rows and columns.
+        momentum: Adam over the labels of all rows in every step, so that a label goes on moving
+            between its batches. Otherwise only the labels of the batch move.
+        converge: end when the loss has fallen by less than a hundredth in 20 epochs of 2,500 steps
+            or more altogether.
         spread: standard deviation of the labels' logits at the start.
         lift: added to the hidden biases at the start. It switches the hidden units on, so that the
             surrogate starts out almost linear. Otherwise its sign may differ from region to region:
@@ -58,7 +64,9 @@ class Settings:
     rate_labels: float = 0.3
     batch: int = 128
     epochs: int = 200
-    raw: bool = False
+    match: Match = "direction"
+    momentum: bool = False
+    converge: bool = False
     spread: float = 0.1
     lift: float = 0.0
 
@@ -109,8 +117,8 @@ class Replay:
     def costs(self, rows: Rows, *, weight: float = TIE_BREAK) -> Tensor:
         """Return what each label would cost each row ``[n, classes]``: Eq. 9 at one-hot labels.
 
-        ``||g'_c - g|| + weight * H(e_c, p') / H(P)``, both gradients at length one. The default
-        weight decides only where a gradient is zero.
+        ``||g'_c - g|| + weight * H(e_c, p') / H(P)``, both gradients at length one where directions
+        were matched. The default weight decides only where a gradient is zero.
         """
         with torch.no_grad():
             far, chances = self.distances(rows)
@@ -118,7 +126,7 @@ class Replay:
 
     def distances(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the distance of the gradients under each label, and the log-probabilities."""
-        scaled = _as_is if self.settings.raw else unit
+        scaled = unit if self.settings.match == "direction" else _as_is
         with torch.no_grad():
             net, rows = copy.deepcopy(self.net).double(), rows.double()
             logits, masks = logits_and_masks(net, rows.embeddings)
@@ -132,13 +140,22 @@ class Replay:
             return torch.stack(found, dim=1), chances
 
 
-@final
-class _Labels:
-    """Logits of the surrogate labels, one row per group of equal rows, each with its own Adam.
+class _Labels(Protocol):
+    """Logits of the surrogate labels, one row per group of equal rows."""
 
-    Only the rows of a batch move: ``torch.optim.Adam`` would go on pushing all others by their
-    momentum. ``torch.optim.SparseAdam`` moves these rows alone too, but corrects its averages by
-    the number of all steps, not by how often a row has moved.
+    logits: Tensor
+
+    def step(self, positions: Tensor, grads: Tensor, passes: int) -> None:
+        """Move labels by the gradients of those in a batch; equal rows are one label."""
+
+
+@final
+class _BatchLabels(_Labels):
+    """Only the labels of a batch move, each with its own Adam.
+
+    ``torch.optim.Adam`` goes on pushing all others by their momentum. ``torch.optim.SparseAdam``
+    moves these rows alone too, but corrects its averages by the number of all steps, not by how
+    often a row has moved.
     """
 
     def __init__(self, start: Tensor, rate: float, *, shared: bool) -> None:
@@ -146,7 +163,7 @@ class _Labels:
         self._mean, self._square = torch.zeros_like(start), torch.zeros_like(start)
 
     def step(self, positions: Tensor, grads: Tensor, passes: int) -> None:
-        """Move the labels of a batch; equal rows are one label and their gradients add up."""
+        """Move the labels of a batch; the gradients of equal rows add up."""
         if self._shared:
             positions, member = torch.unique(positions, return_inverse=True)
             grads = torch.zeros(len(positions), grads.shape[1]).index_add_(0, member, grads)
@@ -157,6 +174,22 @@ class _Labels:
         self.logits[positions] -= self._rate * near / (spread + _FLOOR**2)
 
 
+@final
+class _AllLabels(_Labels):
+    """One Adam over the labels of all rows, as a parameter of a network has it."""
+
+    def __init__(self, start: Tensor, rate: float) -> None:
+        self.logits = start
+        self._optimiser = torch.optim.Adam([self.logits], lr=rate, fused=True)
+        self.logits.grad = torch.zeros_like(start)
+
+    def step(self, positions: Tensor, grads: Tensor, passes: int) -> None:  # noqa: ARG002
+        """Take a step in which the labels outside of the batch have no gradient."""
+        assert self.logits.grad is not None  # noqa: S101 - as made above
+        self.logits.grad.zero_().index_add_(0, positions, grads)
+        self._optimiser.step()
+
+
 def replay(
     data: ReplayData, settings: Settings, *, rng: torch.Generator, until: float | None = None
 ) -> Replay:
@@ -165,12 +198,17 @@ def replay(
     widths = [rows.embeddings.shape[1], *data.hidden, classes]
     net = fully_connected(widths, rng, lift=settings.lift)
     start = _start(data, settings, rng)
-    labels = _Labels(start, settings.rate_labels, shared=len(start) < len(rows))
+    labels: _Labels = (
+        _AllLabels(start, settings.rate_labels)
+        if settings.momentum
+        else _BatchLabels(start, settings.rate_labels, shared=len(start) < len(rows))
+    )
     # Fused takes 48 microseconds a step, the default 164: most of it is overhead of small tensors.
     optimiser = torch.optim.Adam(net.parameters(), lr=settings.rate_net, fused=True)
-    loss, found, late = 0.0, _loss(data, settings), False
+    found, late = _loss(data, settings), False
+    matched, losses = 0.0, []
     for passes in range(1, settings.epochs + 1):
-        total = 0.0
+        total = torch.zeros(2).double()
         for batch in torch.split(torch.randperm(len(rows), generator=rng), settings.batch):
             positions = data.group[batch]
             with torch.enable_grad():
@@ -181,16 +219,19 @@ def replay(
             optimiser.step()
             assert logits.grad is not None  # noqa: S101 - every loss depends on the labels
             labels.step(positions, logits.grad, passes)
-            total += float(terms[1].detach()) * len(batch)
-        loss = total / len(rows)
+            total += torch.stack(terms).detach() * len(batch)
+        loss, matched = (total / len(rows)).tolist()
+        losses.append(loss)
+        if settings.converge and _has_converged(losses, steps=-(-len(rows) // settings.batch)):
+            break
         if until is not None and time.perf_counter() > until and passes < settings.epochs:
             late = True
             break
     return Replay(
         net=net,
         labels=labels.logits[data.group],
-        gradient_loss=loss,
-        objective=_objective(data, net, labels.logits[data.group]),
+        gradient_loss=matched,
+        objective=_objective(data, net, labels.logits[data.group], settings.match),
         settings=settings,
         prior=data.prior,
         late=late,
@@ -214,14 +255,12 @@ def _loss(
     def found(net: nn.Sequential, rows: Rows, logits: Tensor) -> tuple[Tensor, Tensor]:
         guessed, masks = logits_and_masks(net, rows.embeddings)
         chances, labels = functional.log_softmax(guessed, dim=1), logits.softmax(dim=1)
-        if settings.raw:
-            near = input_gradient(net, chances.exp() - labels, masks)
-            match = functional.mse_loss(near, rows.gradients)
-        elif len(prior) == 2:
-            match = _two_sided(net, masks, unit(rows.gradients), labels)
+        if settings.match == "direction":
+            match = _turned(net, masks, rows, chances, labels)
         else:
-            near = unit(input_gradient(net, chances.exp() - labels, masks))
-            match = torch.linalg.vector_norm(near - unit(rows.gradients), dim=1).mean()
+            far = input_gradient(net, chances.exp() - labels, masks) - rows.gradients
+            square = settings.match == "square"
+            match = far.square().mean() if square else torch.linalg.vector_norm(far, dim=1).mean()
         loss = match
         if settings.lambda_ce:
             loss = loss - settings.lambda_ce * (labels * chances).sum(dim=1).mean() / entropy
@@ -232,23 +271,39 @@ def _loss(
     return found
 
 
-def _two_sided(net: nn.Sequential, masks: list[Tensor], seen: Tensor, labels: Tensor) -> Tensor:
-    """Return the expected distance of the gradients under soft labels of two classes.
+def _turned(
+    net: nn.Sequential, masks: list[Tensor], rows: Rows, chances: Tensor, labels: Tensor
+) -> Tensor:
+    """Return the mean distance of the gradients at length one.
 
     With two classes ``p - y`` is ``(-a, a)``: at length one, a soft label can only reverse the
     gradient or leave it, so the distance has no derivative by the label. The distances under both
     hard labels, weighted by their probabilities, have one.
     """
+    seen = unit(rows.gradients)
+    if labels.shape[1] > 2:
+        near = unit(input_gradient(net, chances.exp() - labels, masks))
+        found: Tensor = torch.linalg.vector_norm(near - seen, dim=1).mean()
+        return found
     turned = torch.tensor([-1.0, 1.0]).expand(len(seen), 2)
     near = unit(input_gradient(net, turned, masks))
     far = [torch.linalg.vector_norm(side - seen, dim=1) for side in (near, -near)]
     return (labels * torch.stack(far, dim=1)).sum(dim=1).mean()
 
 
-def _objective(data: ReplayData, net: nn.Sequential, logits: Tensor) -> float:
+def _has_converged(losses: list[float], *, steps: int) -> bool:
+    """Return whether the loss has hardly fallen over the last epochs of so many steps each."""
+    last = max(_PATIENCE, -(-_STEPS // steps))
+    if len(losses) <= last:
+        return False
+    before, after = min(losses[:-last]), min(losses[-last:])
+    return before - after < _GAIN * abs(before)
+
+
+def _objective(data: ReplayData, net: nn.Sequential, logits: Tensor, match: Match) -> float:
     """Return Eq. 9 over all rows with both weights at 1."""
     with torch.no_grad():
-        equal = _loss(data, Settings(lambda_ce=1.0, lambda_p=1.0))
+        equal = _loss(data, Settings(lambda_ce=1.0, lambda_p=1.0, match=match))
         return float(equal(net, data.rows, logits)[0])
 
 
@@ -263,154 +318,3 @@ def _entropy(prior: Tensor) -> float:
 def _divergence(prior: Tensor, shares: Tensor) -> Tensor:
     """Return ``KL(prior || shares)``."""
     return (torch.xlogy(prior, prior) - prior * shares.clamp_min(_FLOOR).log()).sum()
-
-
-# --- several replays, and which one to choose -----------------------------------------------------
-
-Choose = Literal["margin", "gradient", "objective"]
-Ranges = Literal["ours", "paper"]
-_RATES: Final = ("rate_net", "rate_labels", "lambda_ce", "lambda_p")
-RANGES: Final[Mapping[Ranges, Mapping[str, tuple[float, float]]]] = {
-    "ours": dict(zip(_RATES, ((1e-4, 1e-3), (0.1, 1.0), (1.0, 5.0), (3.0, 20.0)), strict=True)),
-    "paper": dict(zip(_RATES, ((1e-5, 1e-4), (1e-2, 1e-1), (0.1, 3.0), (0.1, 3.0)), strict=True)),
-}
-
-
-def held_out_margin(found: Replay, rows: Rows) -> float:
-    """Return how clearly the surrogate tells which label made each gradient, on held-out rows.
-
-    ``E[d_2 - d_1] - KL(P || P')`` with ``d_1 <= d_2`` the distances of a row's gradient, at length
-    one, from those that its two best labels would have made, and ``P'`` the shares of the best
-    labels. A surrogate that has only fitted free labels to gradients cannot tell them apart there.
-    """
-    far, _ = found.distances(rows)
-    nearest = far.topk(2, dim=1, largest=False)
-    margin = float((nearest.values[:, 1] - nearest.values[:, 0]).mean())
-    shares = torch.bincount(nearest.indices[:, 0], minlength=far.shape[1]) / len(rows)
-    # A class without any row counts as if it had half of one.
-    ratio = found.prior / shares.clamp_min(0.5 / len(rows))
-    return margin - float(torch.xlogy(found.prior, ratio).sum())
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Trials:
-    """Several replays of the same rows, and the rule by which one is chosen.
-
-    Attributes:
-        data: the rows to explain.
-        held: rows that no replay learns from.
-        settings: of the first trial; a weight of 0 stays 0 in all.
-        count: how many trials at most.
-        ranges: the search space of the other trials' settings.
-        choose: the rule.
-        workers: how many processes to run trials in; 1 for the calling process.
-    """
-
-    data: ReplayData
-    held: Rows
-    settings: Settings
-    count: int
-    ranges: Ranges
-    choose: Choose
-    workers: int = 1
-
-    def best(self, rng: torch.Generator, *, until: float | None) -> Replay:
-        """Return the best replay by the rule; late if time did not suffice for all of them."""
-        found: list[tuple[float, Replay]] = []
-        began = time.perf_counter()
-        for number, batch in enumerate(self._batches(rng, found)):
-            spent = (time.perf_counter() - began) / max(1, number)
-            if number and until is not None and time.perf_counter() + 0.7 * spent > until:
-                break
-            found += [(self._loss(one), one) for one in batch(_seconds_left(until))]
-        chosen = min(found, key=lambda one: one[0])[1]
-        return dataclasses.replace(chosen, late=chosen.late or len(found) < self.count)
-
-    def _loss(self, found: Replay) -> float:
-        if self.choose == "gradient":
-            return found.gradient_loss
-        return found.objective if self.choose == "objective" else -held_out_margin(found, self.held)
-
-    def _batches(
-        self, rng: torch.Generator, found: list[tuple[float, Replay]]
-    ) -> Iterator[Callable[[float | None], list[Replay]]]:
-        """Yield batches of trials, one trial per worker; the search knows all earlier results."""
-        if self.count == 1:
-            seed = _draw_seed(rng)
-            yield partial(_run_trials, None, self.data, [(self.settings, seed)])
-            return
-        with _quiet_study(_draw_seed(rng)) as study, _pool(self.workers) as pool:
-            first = {n: getattr(self.settings, n) for n in _RATES if getattr(self.settings, n) > 0}
-            study.enqueue_trial(first, skip_if_exists=False)
-            for start in range(0, self.count, self.workers):
-                asked = [study.ask() for _ in range(min(self.workers, self.count - start))]
-                plans = [(self._settings(trial), _draw_seed(rng)) for trial in asked]
-                yield partial(_run_trials, pool, self.data, plans)
-                for trial, (loss, _) in zip(asked, found[start:], strict=True):
-                    study.tell(trial, loss)
-
-    def _settings(self, trial: Any) -> Settings:  # noqa: ANN401 - optuna has no types
-        ranges = RANGES[self.ranges]
-        wanted = {
-            name: trial.suggest_float(name, *_around(ranges[name], start), log=True)
-            for name in _RATES
-            if (start := getattr(self.settings, name)) > 0
-        }
-        return dataclasses.replace(self.settings, **wanted)
-
-
-def _around(span: tuple[float, float], start: float) -> tuple[float, float]:
-    """Return the range, widened to hold the value that the search starts from."""
-    return min(span[0], start), max(span[1], start)
-
-
-def _run(data: ReplayData, settings: Settings, seed: int, seconds: float | None) -> Replay:
-    until = None if seconds is None else time.perf_counter() + seconds
-    return replay(data, settings, rng=torch.Generator().manual_seed(seed), until=until)
-
-
-def _run_trials(
-    pool: ProcessPoolExecutor | None,
-    data: ReplayData,
-    plans: list[tuple[Settings, int]],
-    seconds: float | None,
-) -> list[Replay]:
-    if pool is None:
-        return [_run(data, *plan, seconds) for plan in plans]
-    jobs = [pool.submit(_run, data, *plan, seconds) for plan in plans]
-    return [job.result() for job in jobs]
-
-
-def _seconds_left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.perf_counter())
-
-
-def _draw_seed(rng: torch.Generator) -> int:
-    return int(torch.randint(2**31 - 1, (1,), generator=rng, device=rng.device))
-
-
-@contextmanager
-def _quiet_study(seed: int) -> Iterator[Any]:
-    """Yield a search by a tree-structured Parzen estimator that logs warnings only."""
-    import optuna  # noqa: PLC0415 - a second to load
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-    finally:
-        optuna.logging.set_verbosity(before)
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
-    """Yield processes with one thread each, or None for a single worker."""
-    if workers == 1:
-        yield None
-        return
-    context = torch.multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        yield pool

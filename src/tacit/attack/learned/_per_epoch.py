@@ -54,14 +54,17 @@ class SurrogateAttack(Attack, ABC):
 
     Over many views, it is fitted to the first 8,192 rows of each epoch (fewer where they are very
     wide), and later rows are classified as they come; each example has the class of the last epoch
-    that it was in.
+    that it was in. An attack on whole epochs is fitted to all rows of each.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"embeddings"})
     reads: ClassVar[frozenset[str]] = frozenset({"gradients", "embeddings"})
     audit_forms: ClassVar[tuple[AuditForm, ...]] = ()  # minutes of training
     raw: ClassVar[bool] = False
-    """Whether gradients keep their lengths."""
+    """Whether gradients are as they are: of one example's loss, the view being a batch over which
+    the loss was averaged. Otherwise they are brought to length one."""
+    whole: ClassVar[bool] = False
+    """Whether all rows of an epoch are learnt from."""
     averages: ClassVar[bool] = False
     """Whether all releases of an example are averaged before the fit."""
 
@@ -106,13 +109,19 @@ class SurrogateAttack(Attack, ABC):
         power = exponent(sent, name="embeddings") or 0
         # Only where float32 does not reach: views of one tape keep their common unit.
         sent = shift(sent, -power) if abs(power) > _FAR else sent
-        return Rows(sent.float(), (back if self.raw else unit_rows(back)).float())
+        back = _of_one_example(back, prepared.exponent) if self.raw else unit_rows(back)
+        return Rows(sent.float(), back.float())
 
     def _classify(self, prepared: PreparedView, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         rows, device = self.rows(prepared), prepared.rows.device
         until = None if self.limit() is None else time.perf_counter() + (self.limit() or 0.0)
         scores, numbers = self.learn(rows, prepared.view.known, rng=rng, until=until).classify(rows)
         return scores.to(device), numbers.to(device)
+
+
+def _of_one_example(rows: Tensor, power: int) -> Tensor:
+    """Return gradients in their own units, times the rows that the loss was averaged over."""
+    return shift(rows, max(-_FAR, min(_FAR, power))) * len(rows)
 
 
 class _TimedStream(StreamingAttack, ABC):
@@ -185,7 +194,8 @@ class _EpochStream(_TimedStream):
             _store(self._classifier, [(positions, rows)], self._scores, self._numbers)
             return
         self._collected.append((positions, rows))
-        if self._count() >= max(_FEWEST, min(_SAMPLE, _VALUES // rows.embeddings.shape[1])):
+        enough = max(_FEWEST, min(_SAMPLE, _VALUES // rows.embeddings.shape[1]))
+        if self._count() >= enough and not self._attack.whole:
             self._fit_epoch()
 
     def result(self) -> Scored:
@@ -240,9 +250,10 @@ class _AverageStream(_TimedStream):
         positions = self._index.positions(ids)
         self._times = grown(self._times, len(self._index))
         self._sent, self._back = (_with_rows(s, len(self._times)) for s in (self._sent, self._back))
-        back = prepared.rows.cpu() * 2.0 ** max(-100, min(100, prepared.exponent - self._power))
+        power = max(-100, min(100, prepared.exponent - self._power))
+        back = rows.gradients if self._attack.raw else (prepared.rows.cpu() * 2.0**power).float()
         self._sent.index_add_(0, positions, rows.embeddings)
-        self._back.index_add_(0, positions, back.float())
+        self._back.index_add_(0, positions, back)
         self._times.index_add_(0, positions, torch.ones(len(positions)))
 
     def result(self) -> Scored:
@@ -253,9 +264,11 @@ class _AverageStream(_TimedStream):
             return Scored(ids=ids, scores=torch.zeros(0).double(), clusters=torch.zeros(0).long())
         times = self._times[:count].unsqueeze(1)
         back = self._back[:count] / times
-        rows = Rows(self._sent[:count] / times, unit_rows(back.double()).float())
+        back = back if self._attack.raw else unit_rows(back.double()).float()
+        rows = Rows(self._sent[:count] / times, back)
         some = torch.randperm(count, generator=torch.Generator().manual_seed(self._seed))
-        scores, numbers = self._learn(rows[some[:_SAMPLE].sort().values]).classify(rows)
+        mine = some[: count if self._attack.whole else _SAMPLE].sort().values
+        scores, numbers = self._learn(rows[mine]).classify(rows)
         return Scored(ids=ids, scores=scores, clusters=numbers)
 
 

@@ -96,6 +96,11 @@ class RowTransform:
         scale, length = (size if size > _TINY else 1.0 for size in (scale, length))
         return cls(centre=centre, scale=scale, length=length, basis=basis)
 
+    @classmethod
+    def identity(cls, width: int) -> RowTransform:
+        """Return the transform that leaves rows of a width as they are."""
+        return cls(centre=torch.zeros(width), scale=1.0, length=1.0, basis=None)
+
     def __call__(self, rows: Rows) -> Rows:
         """Return coordinates of the embeddings and of the gradients."""
         sent, back = rows.embeddings - self.centre.to(rows.embeddings.dtype), rows.gradients
@@ -124,6 +129,15 @@ def _principal(rows: Tensor) -> Tensor:
     along = rows.T @ vectors[:, -min(count, len(rows)) :].flip(1).float()
     found: Tensor = torch.linalg.qr(along).Q
     return found
+
+
+def hidden_widths(classes: int) -> tuple[int, ...]:
+    """Return the widths of a surrogate's hidden layers, as ExPLOit's authors have them (5.1).
+
+    >>> hidden_widths(10), hidden_widths(2)
+    ((128, 64), (32, 32))
+    """
+    return (128, 64) if classes > 2 else (32, 32)
 
 
 def fully_connected(widths: list[int], rng: torch.Generator, *, lift: float = 0.0) -> nn.Sequential:

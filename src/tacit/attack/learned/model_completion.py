@@ -21,14 +21,19 @@ from tacit.attack.base import (
     classes_of,
     shift,
 )
-from tacit.attack.learned._surrogate import Rows, RowTransform, content_order, fully_connected
+from tacit.attack.learned._surrogate import (
+    Rows,
+    RowTransform,
+    content_order,
+    fully_connected,
+    hidden_widths,
+)
 from tacit.attack.supervised import labelled_rows
 from tacit.errors import InputError, KnowledgeError
 from tacit.rows import as_rows, exponent
 from tacit.spec import require
 from tacit.types import View
 
-_HIDDEN: Final = (128, 64)  # widths of the network's hidden layers
 _FLAT: Final = 1e-12  # embeddings that differ by less are equal
 _BATCH: Final = 128
 _RATE: Final = 2e-3
@@ -135,10 +140,11 @@ def _beta(count: int, alpha: float, rng: torch.Generator) -> Tensor:
 class Completion(LabelledAttack):
     """Train a top model of the attacker's own from ``labelled`` examples of each class.
 
-    ``r(z) = log p(1 | z) - log p(0 | z)`` of a network of two hidden layers on the embeddings,
-    trained by MixMatch: guessed labels of the other rows are sharpened (T = 0.8), all rows are
-    mixed (alpha = 0.5), and the squared error on rows without a label weighs up to 50, over 100
-    epochs. It does not look at gradients: no protection of them hides what embeddings show.
+    ``r(z) = log p(1 | z) - log p(0 | z)`` of a network on the embeddings, with hidden layers of 128
+    and 64 units (32 and 32 for two classes). It is trained by MixMatch: guessed labels of the other
+    rows are sharpened (T = 0.8), all rows are mixed (alpha = 0.5), and the squared error on rows
+    without a label weighs up to 50, over 100 epochs. It does not look at gradients: no protection
+    of them hides what embeddings show.
 
     Needs: embeddings, and the labels of at least ``labelled`` rows of each class; more are not
     used. The published attack has 4 for images and 50 for conversions.
@@ -272,7 +278,9 @@ class _Fit:
 
     def __call__(self, chosen: Tensor) -> Tensor:
         """Return the log-probabilities of every row."""
-        net = fully_connected([self.rows.shape[1], *_HIDDEN, self.count], self.rng)
+        net = fully_connected(
+            [self.rows.shape[1], *hidden_widths(self.count), self.count], self.rng
+        )
         limit = self.attack.seconds
         until = None if limit is None else time.perf_counter() + limit
         rows = self.rows.float()
