@@ -153,10 +153,14 @@ def frames():
     table = pa.table(plain)
     views = table.set_column(1, "bought", table["bought"].cast(pa.string_view()))
     coded = table.set_column(1, "bought", table["bought"].combine_chunks().dictionary_encode())
-    return {"mapping": plain, "arrow": table, "views": Exported(views), "coded": Exported(coded)}
+    codes = coded["bought"].combine_chunks()
+    codes = pa.DictionaryArray.from_arrays(codes.indices, codes.dictionary.cast(pa.string_view()))
+    both = table.set_column(1, "bought", codes)
+    exported = {"views": Exported(views), "coded": Exported(coded), "coded views": Exported(both)}
+    return {"mapping": plain, "arrow": table, **exported}
 
 
-@pytest.mark.parametrize("kind", ["mapping", "arrow", "views", "coded"])
+@pytest.mark.parametrize("kind", ["mapping", "arrow", "views", "coded", "coded views"])
 def test_a_frame_is_the_table_of_its_file(tmp_path, kind):
     path = tmp_path / "mine.csv"
     csv.write_csv(pa.table(columns()), path)

@@ -86,7 +86,7 @@ def _column(name: str, column: Arrow) -> ColumnProfile:
 
 def _texts(name: str, text: Arrow) -> ColumnProfile:
     """Return the profile of text: of numbers or times if all of it reads as such."""
-    blank = pc.fill_null(pc.is_in(text, value_set=pa.array(MISSING, text.type)), True)
+    blank = pc.or_(pc.is_null(text), pc.is_in(text, value_set=pa.array(MISSING, text.type)))
     present = text.filter(pc.invert(blank))
     missing = len(text) - len(present)
     values = pc.unique(present)

@@ -178,7 +178,7 @@ def is_text(kind: Arrow) -> bool:
 def plain(column: Arrow) -> Arrow:
     """Return a column without a dictionary, and text that can be cut and compared."""
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+        column = plain(column.dictionary).take(column.indices)
     return column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column
 
 
