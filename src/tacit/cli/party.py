@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -14,6 +12,7 @@ from rich.console import Console
 
 from tacit.cli.plugin_option import Files, load_plugins, plugin_option
 from tacit.errors import UsageError
+from tacit.party.cpu import let_idle_threads_sleep
 
 if TYPE_CHECKING:
     from tacit.party.config import PartyConfig
@@ -25,7 +24,7 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="This party's
 
 
 def _load(paths: Files) -> Files:
-    _wait_without_spinning()  # plug-ins load torch
+    let_idle_threads_sleep()  # plug-ins load torch
     return load_plugins(paths)
 
 
@@ -64,7 +63,7 @@ def party(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train with another party over the network, or go on with it after any interruption."""
-    _wait_without_spinning()
+    let_idle_threads_sleep()
     from tacit.party.config import read_party_config  # noqa: PLC0415 - loads pydantic
     from tacit.party.preflight import check_party  # noqa: PLC0415 - loads torch
 
@@ -99,16 +98,6 @@ def _run(config: PartyConfig) -> dict[str, Any]:
     except KeyboardInterrupt:
         log("stopped: the same command goes on from the last checkpoint")
         raise
-
-
-def _wait_without_spinning() -> None:
-    """Let threads without work sleep: spinning takes cores from the other threads of a party.
-
-    The libraries read it when they are loaded, which is when torch is. What is set already stays.
-    """
-    if "torch" not in sys.modules:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
 def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]:
