@@ -17,7 +17,7 @@ from tacit.experiment.config import TrainConfig
 from tacit.experiment.run import run
 from tacit.nets import combine
 from tacit.objective import get as get_objective
-from tacit.party.cpu import cores
+from tacit.party.cpu import cores, free_cores
 from tacit.tape.tape import RecordedTape, TapeWriter
 from tacit.training import (
     FeatureParty,
@@ -323,3 +323,32 @@ def test_a_party_waits_without_spinning_unless_told_otherwise():
             check=True,
         )
         assert said.stdout.split("\n")[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("running", "free"),
+    [([1] * 7, 8), ([3, 3, 9, 3, 3, 1, 3], 6), ([40] * 7, 1), ([0] * 7, 8)],
+)
+def test_free_cores_are_those_that_nothing_else_computes_on(tmp_path, monkeypatch, running, free):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    (tmp_path / "proc").mkdir()
+    stat = tmp_path / "proc/stat"
+    looks = iter(running)
+
+    def look(_seconds=0):
+        stat.write_text(f"cpu 1 2\nprocs_running {next(looks)}\nprocs_blocked 0\n")
+
+    look()
+    monkeypatch.setattr("tacit.party.cpu.sleep", look)
+    assert free_cores(tmp_path) == free
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
+    monkeypatch.setattr("tacit.party.cpu.sleep", lambda _seconds: None)
+    assert free_cores(tmp_path) == min(2, max(1, 8 - max(0, running[-1] - 1)))
+
+
+def test_without_a_count_of_threads_the_load_average_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.6, 0.0, 0.0))
+    assert free_cores(tmp_path) == 5

@@ -1,9 +1,12 @@
 """What is shipped: the files of the wheel, its version and its metadata."""
 
+import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -71,3 +74,24 @@ def test_the_package_runs_as_a_module():
         [sys.executable, "-m", "tacit", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"tacit {tacit.__version__}\n"
+
+
+def test_the_example_plugin_installs_and_its_names_are_there(tmp_path):
+    builders = pytest.importorskip("hatchling.builders.wheel")
+    example = ROOT / "examples" / "plugin"
+    (wheel,) = builders.WheelBuilder(str(example)).build(directory=str(tmp_path / "dist"))
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as packed:  # what an installer does with a wheel of plain Python
+        packed.extractall(site)
+    path = os.pathsep.join([str(site), *filter(None, sys.path)])
+    words = [sys.executable, "-m", "tacit"]
+    for kind, name in (("protections", "median_noise"), ("attacks", "far")):
+        done = subprocess.run(  # noqa: S603
+            [*words, "list", kind, "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        assert name in {row["name"] for row in json.loads(done.stdout)[kind]}

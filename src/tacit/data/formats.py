@@ -15,3 +15,8 @@ def is_table_file(name: str) -> bool:
     (True, False)
     """
     return name.endswith(TABLE_FILES)
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return why an ``.npz`` file could not be read, without numpy's advice to unpickle it."""
+    return "it is no .npz file of numbers and text" if "pickle" in str(error) else str(error)
