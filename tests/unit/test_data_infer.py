@@ -1,6 +1,9 @@
 """Schemas guessed from files, and frames as tables."""
 
 import json
+import re
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +11,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from tacit.cli import main
-from tacit.data import from_frame, load, load_party, parse_schema, read_schema, schema_path
+from tacit.data import Schema, from_frame, load, load_party, parse_schema, read_schema, schema_path
 from tacit.data.infer import infer
 from tacit.data.profile import profile
 from tacit.data.table_file import reader_of
@@ -198,3 +201,15 @@ def test_pandas_and_polars_frames(library):
 def test_frames_that_are_no_table_are_refused(frame, given, message):
     with pytest.raises(InputError, match=message):
         from_frame(frame, **{"label": "y", **given})
+
+
+def test_the_code_of_the_page_on_own_tables_runs(capsys):
+    page = Path(__file__).parents[2] / "docs" / "own_tables.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    exec(compile(block, page.name, "exec"), {})  # noqa: S102 - our own page
+    assert capsys.readouterr().out.strip() == block.rpartition("# ")[2].strip()
+
+
+def test_the_page_on_own_tables_names_every_key_of_a_schema():
+    page = (Path(__file__).parents[2] / "docs" / "own_tables.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == {f.name for f in fields(Schema)}

@@ -307,10 +307,11 @@ def test_cores_are_those_that_the_group_was_given(tmp_path, monkeypatch, line, f
     assert cores(root) == 1
 
 
-def test_a_party_waits_without_spinning_unless_told_otherwise():
+@pytest.mark.parametrize("words", ["'party', '/nowhere.toml'", "'train', '--epochs', 'x'"])
+def test_commands_wait_without_spinning_unless_told_otherwise(words):
     """The command sets it before torch is loaded, which is when it is read."""
     code = (
-        "import os, sys; from tacit.cli import main; main(['party', '/nowhere.toml']); "
+        f"import os, sys; from tacit.cli import main; main([{words}]); "
         "print(os.environ['OMP_WAIT_POLICY'], os.environ['KMP_BLOCKTIME'])"
     )
     bare = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "KMP_"))}

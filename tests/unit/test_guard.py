@@ -320,7 +320,7 @@ def test_labels_and_ids_may_be_lists_or_arrays(form):
 
 def test_labels_that_are_words_are_refused_with_the_way_out():
     rows = torch.ones(2, 3, requires_grad=True)
-    with pytest.raises(InputError, match="labels must be numbers, got list of .*: number them"):
+    with pytest.raises(InputError, match=r"labels must be numbers, got list of .*: number them"):
         Guard("none")(rows, ["no", "yes"])
     with pytest.raises(InputError, match="labels must be one number per example"):
         Guard("none")(rows, [[0], [1, 2]])
@@ -331,7 +331,7 @@ def test_nan_in_the_features_is_told_as_such():
     x[2:4, 1] = math.nan
     bottom = nn.Linear(3, 2)
     z = Guard("none")(bottom(x), [0, 1] * 4)
-    with pytest.raises(InputError, match="NaN or infinity in 2 of 8 rows.*missing values"):
+    with pytest.raises(InputError, match=r"NaN or infinity in 2 of 8 rows.*missing values"):
         z.sum().mul(z.detach().sum()).backward()
     whole = bottom(torch.ones(8, 3))
     with pytest.raises(InputError, match="lower the learning rate"):

@@ -23,6 +23,7 @@ from tacit.cli.reproduce import reproduce
 from tacit.cli.sweep import sweep
 from tacit.cli.train import train
 from tacit.errors import TacitError, UsageError
+from tacit.party.cpu import let_idle_threads_sleep
 
 _DEBUG = "--debug"
 
@@ -69,6 +70,7 @@ def _root(
 def main(args: list[str] | None = None) -> int:
     """Run the command; return 0, 2 after a user's mistake, 1 after a failure."""
     given = sys.argv[1:] if args is None else args
+    let_idle_threads_sleep()  # here, because whatever comes may load torch
     words = [word for word in given if word != _DEBUG]  # it may stand anywhere
     debug = len(words) < len(given)
     try:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 from rich.console import Console
 
-from tacit.cli.plugin_option import Files, load_plugins, plugin_option
+from tacit.cli.plugin_option import Plugins
 from tacit.errors import UsageError
-from tacit.party.cpu import let_idle_threads_sleep
 
 if TYPE_CHECKING:
     from tacit.party.config import PartyConfig
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="This party's TOML file.")]
-
-
-def _load(paths: Files) -> Files:
-    let_idle_threads_sleep()  # plug-ins load torch
-    return load_plugins(paths)
 
 
 def party(
@@ -59,11 +53,10 @@ def party(
         int | None,
         typer.Option(metavar="NUMBER", help="Which of the party's workers this is, from 0 on."),
     ] = None,
-    _plugins: Annotated[Files, plugin_option(_load)] = None,
+    _plugins: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train with another party over the network, or go on with it after any interruption."""
-    let_idle_threads_sleep()
     from tacit.party.config import read_party_config  # noqa: PLC0415 - loads pydantic
     from tacit.party.preflight import check_party  # noqa: PLC0415 - loads torch
 

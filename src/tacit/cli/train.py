@@ -16,7 +16,7 @@ from tacit.cli.live import LiveView
 from tacit.cli.plugin_option import Plugins
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig, read_config
-from tacit.party.cpu import free_cores, let_idle_threads_sleep
+from tacit.party.cpu import free_cores
 from tacit.party.settings import TrainingSettings
 
 
@@ -108,7 +108,6 @@ def run_training(
     Without a number of threads it takes the cores that are free. Sums depend in their last bits
     on that number, so it is kept in the configuration of the run.
     """
-    let_idle_threads_sleep()
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
     from tacit.experiment.gafm_delta import settled  # noqa: PLC0415 - loads torch
