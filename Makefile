@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two states of the environment: what tacit needs to run, and the development tools besides.
+RUNS := $(VENV)/.ready-demo
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # One torch thread per process: several test workers with two threads each slow each other down.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -15,7 +18,7 @@ NUMERIC := tests/unit tests/stat $(patsubst %,tests/e2e/test_%.py,gafm train rea
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 PLAIN := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES=
 
-.PHONY: help setup demo test test-all test-cpus check format lint types doctest bench results audits chaos fuzz clean
+.PHONY: help setup demo test test-all test-cpus check format lint types doctest dist bench results audits chaos fuzz clean
 
 help:
 	@echo "make demo    train a small split model and see what leaks, with and without protection"
@@ -27,19 +30,32 @@ help:
 	@echo "make audits  record and audit trainings on real tables and write docs/audits.md"
 	@echo "make chaos   kill, cut off and slow down two parties, and compare with an undisturbed run"
 	@echo "make fuzz    send damaged messages to a party for a while"
+	@echo "make dist    build the wheel and the source archive into dist/"
 	@echo "make clean   remove the virtual environment"
 
 setup: $(READY)
 
 # torch first and exactly as pinned, so that nothing pulls another build of it.
-$(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+$(RUNS): pyproject.toml constraints.txt
+	@echo "installing tacit and what it needs into $(VENV): the first time this takes minutes" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) torch
+	@$(PIP) -e .
+	@touch $@
 
-demo: $(READY)
+$(READY): $(RUNS)
+	@echo "installing the development tools into $(VENV)" >&2
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(RUNS)
 	$(BIN)/tacit demo
+
+# From an empty folder: no file of an earlier version is packed.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	@ls -l dist
 
 test: $(READY)
 	$(TEST_ENV) $(PYTEST) -m "not slow"

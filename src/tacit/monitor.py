@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, final
@@ -209,12 +210,14 @@ class LeakMonitor:
         self._every = every
         self._rng = torch.Generator().manual_seed(seed)  # the attacks' own draws: no secret
         self._seen = 0
+        self._zeros = 0
 
     def __call__(self, cut: Cut, release: Release) -> None:
         """Attack one release and pool the scores; an attack skips batches that cannot inform it."""
         for streamed in self._streamed.values():
             streamed.add(cut, release)
         self._seen += 1
+        self._zeros += not bool(release.grads.any())
         if (self._seen - 1) % self._every:
             return
         shared = list[PreparedView]()
@@ -252,6 +255,12 @@ class LeakMonitor:
 
     def report(self) -> dict[str, PooledLeak]:
         """Return what each attack has found so far; attacks without a usable batch are left out."""
+        if self._seen and self._zeros == self._seen:
+            warnings.warn(
+                f"all {self._seen} releases are zero, so nothing can be found in them: check that "
+                "the loss depends on what the guard returned",
+                stacklevel=2,
+            )
         return self._compute(self._meters, new_only=False)
 
     def recent(self) -> dict[str, PooledLeak]:

@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, final, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
+
+from tacit.errors import InputError
 
 
 @final
@@ -21,7 +26,7 @@ class Cut:
 
     Attributes:
         grads: ``[B, ...]``, the loss gradient at the cut; trailing dimensions are one row.
-        labels: ``[B]`` class indices; binary protections take 0 and 1.
+        labels: ``[B]`` class indices, also as a list or an array; binary protections take 0 and 1.
         probs: ``[B]`` predicted probabilities of the positive class, where a protection needs them.
         ids: ``[B]`` example ids, for accounting.
         embeddings: what the feature party sent for this step; it keys the noise (see ``Guard``).
@@ -38,6 +43,32 @@ class Cut:
     embeddings: Tensor | None = None
     step: int | None = None
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("labels", "ids"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, as_tensor(getattr(self, name), name=name))
+
+
+def as_tensor(values: Tensor | npt.ArrayLike, *, name: str) -> Tensor:
+    """Return numbers as a tensor: a tensor as it is, a list, an array or a column of numbers.
+
+    >>> as_tensor([0, 1, 1], name="labels")
+    tensor([0, 1, 1])
+    """
+    if isinstance(values, Tensor):
+        return values
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be one number per example: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{name} must be numbers, got {type(values).__name__} of {array.dtype}: number them, "
+            f"such as 0 and 1"
+        )
+    whole = array.dtype.kind in "biu"
+    return torch.from_numpy(array.astype(np.int64 if whole else np.float64))
 
 
 @final

@@ -86,7 +86,7 @@ def pages(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(browser, pages, request):
-    """One page at a time, loaded once: each has five megabytes."""
+    """One page at a time, loaded once: each has more than a megabyte."""
     with browser.page(pages[request.param]) as tab:
         yield request.param, tab
 
@@ -104,6 +104,11 @@ def page(opened, pages):
 
 def on(*names):
     return pytest.mark.parametrize("opened", names, indirect=True, scope="module")
+
+
+def test_pages_are_small_enough_to_send(pages):
+    sizes = {name: path.stat().st_size for name, path in pages.items()}
+    assert {name: size for name, size in sizes.items() if size > 1_500_000} == {}
 
 
 @on(*NAMES)

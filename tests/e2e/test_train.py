@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -304,3 +305,26 @@ def test_demo_page_and_table(capsys, tmp_path, monkeypatch):
     table = demo._table(runs)
     assert [str(column.header) for column in table.columns][:2] == ["protection", "test AUC"]
     assert table.row_count == len(runs)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "kept"),
+    [((), None, 1), ((), "1", None), (("--threads", "1"), None, 1)],
+)
+def test_the_number_of_threads_is_kept_for_the_next_run(
+    capsys, tmp_path, monkeypatch, flags, environment, kept
+):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", environment)
+    monkeypatch.setattr("tacit.cli.train.free_cores", lambda: 1 if not flags else 7)
+    out = tmp_path / "run"
+    words = ("--dataset", "breast_cancer", "--model", "mlp", "--epochs", "1", "--batch-size", "64")
+    assert tacit(capsys, "train", *words, *flags, "--out", str(out), "--json")[0] == 0
+    assert tomllib.loads((out / "config.toml").read_text()).get("threads") == kept
+
+
+def test_measures_whose_names_say_little_are_explained(capsys):
+    err = tacit(capsys, "train", *SMALL, "--protect", "none")[2]
+    assert "ace: the gap between predicted and observed" in " ".join(err.split())
+    assert "nce: the log loss relative to that of the base rate" in " ".join(err.split())

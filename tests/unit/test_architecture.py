@@ -31,6 +31,7 @@ LAYERS = (
     {"audit"},
     {"papers"},
     {"testing", "cli"},
+    {"__main__"},
 )
 """Packages from the lowest to the highest: each imports only from lower ones and from itself."""
 

@@ -172,7 +172,7 @@ class WrongShape(Broken):
 def test_a_broken_attack_fails_the_contract(attack: Attack, check: str, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         getattr(AttackContract(attack), check)()
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"^check_\w+ of "):
         AttackContract(attack).check_all()
 
 

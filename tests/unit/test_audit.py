@@ -458,3 +458,15 @@ def test_settings_out_of_range(setting):
     tape, y = small(40)
     with pytest.raises(UsageError, match=next(iter(setting))):
         run_audit(tape, y, ["norm"], **setting)
+
+
+def test_steps_whose_gradients_are_all_zero_are_told():
+    rng = np.random.default_rng(0)
+    grads = rng.normal(size=(64, 4))
+    steps, labels = np.repeat([0, 1], 32), np.arange(64) % 2
+    for zeros in (0, 1, 2):
+        grads[: 32 * zeros] = 0.0
+        columns = {"grads": grads.copy(), "step": steps}
+        found = run_audit(ColumnTape.of(columns, source="zeros"), labels, ["norm"])
+        told = [line for line in found.record["advice"] if "gradients are zero" in line]
+        assert [f"in {zeros} of 2 steps" in line for line in told] == [True] * bool(zeros)

@@ -1,4 +1,6 @@
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ import pytest
 
 import tacit
 from tacit.cli import main
+from tacit.errors import InputError
 
 TACIT = str(Path(sys.executable).parent / "tacit")
 
@@ -60,3 +63,23 @@ def test_the_installed_command():
         [TACIT, "list", "attacks", "--json"], capture_output=True, text=True, check=True
     )
     assert "energy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["--debug", "data", "check", "x.csv"], ["data", "check", "x.csv", "--debug"]]
+)
+def test_debug_stands_before_or_after_the_command(words):
+    with pytest.raises(InputError, match=r"there is no file x.csv"):
+        main(words)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell):
+    asked = {"COMP_WORDS": "tacit re", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "tacit re"}
+    asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TACIT_COMPLETE": f"complete_{shell}"}
+    done = subprocess.run(  # noqa: S603
+        [TACIT], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
+    found = set(re.findall(r"^\W*(\w+)", done.stdout, re.M))
+    assert {"recommend", "report", "reproduce"} <= set(re.findall(r"\w+", done.stdout)), found
+    assert "train" not in found

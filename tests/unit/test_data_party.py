@@ -1,5 +1,8 @@
 """One party's own file: what it may hold, and that it is read as a whole table is."""
 
+import hashlib
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -201,7 +204,7 @@ def test_rows_in_time_order(tmp_path):
         ("feature", FEATURES.replace("numeric", "numerc"), "unknown key 'numerc': did you mean"),
         ("feature", FEATURES.replace("price", "prize"), "no column 'prize' that its schema"),
         ("feature", 'id = "who"\n', "neither a label nor features"),
-        ("label", LABELS.replace('"yes"', '"si"'), "all 300 rows have label 0"),
+        ("label", LABELS.replace('"yes"', '"si"'), "no row has bought = 'si'"),
         ("bank", LABELS, "role of a party is feature or label, got 'bank'"),
     ],
 )
@@ -216,11 +219,13 @@ def test_missing_files_and_other_types_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"there is no file .*gone.csv"):
         load_party(tmp_path / "gone.csv", role="feature")
     path = write(tmp_path, columns(), None)
-    with pytest.raises(InputError, match=r"mine.csv needs a schema: write .* id = .*, label = "):
+    with pytest.raises(
+        InputError, match=r"mine.csv needs a schema: .*data schema.* id = .*, label = "
+    ):
         load_party(path, role="label")
     other = tmp_path / "mine.xlsx"
     other.write_text("")
-    with pytest.raises(InputError, match=r"one of .csv, .csv.gz, .parquet, got mine.xlsx"):
+    with pytest.raises(InputError, match=r"one of .csv, .csv.gz, .*.parquet, .*, got mine.xlsx"):
         load_party(other, role="feature")
     empty = text(tmp_path, ["who,price,age,site,tone"], FEATURES, "empty.csv")
     with pytest.raises(InputError, match=r"empty.csv has no rows"):
@@ -232,3 +237,29 @@ def test_the_whole_loaders_refuse_a_party_file(tmp_path):
     with pytest.raises(InputError, match="this file has no label: it is a feature party's; use it"):
         load(str(path))
     assert isinstance(load_party(path, role="feature").encoding, Encoding)
+
+
+def test_missing_values_of_training_are_missing_in_files_to_predict(tmp_path):
+    schema = FEATURES + 'missing = ["?"]\nscale = "none"\n'
+    header = "who,price,age,site,tone"
+    trained = load_party(
+        text(tmp_path, [header, "a,?,1,?,x", "b,2,?,news,y"], schema), role="feature"
+    )
+    encoding = Encoding.from_json(trained.encoding.to_json())
+    for own in (None, FEATURES):
+        path = tmp_path / "new.csv"
+        path.write_text(header + "\nc,?,3,?,y\n")
+        (tmp_path / "new.csv.schema.toml").unlink(missing_ok=True)
+        if own is not None:
+            (tmp_path / "new.csv.schema.toml").write_text(own)
+        found = load_party(path, role="feature", encoding=encoding)
+        assert found.numeric.tolist() == [[0.0, 3.0]]
+        assert (found.categorical.tolist(), found.unseen) == ([[0, 1]], (0, 0))
+
+
+def test_an_encoding_that_was_kept_before_missing_values_had_names_is_read(tmp_path):
+    table = load_party(write(tmp_path, columns(), FEATURES), role="feature")
+    kept = json.loads(table.encoding.to_json())
+    assert kept["encoding"].pop("missing") == []
+    digest = hashlib.sha256(json.dumps(kept["encoding"], sort_keys=True).encode()).hexdigest()
+    assert Encoding.from_json(json.dumps({**kept, "digest": digest})) == table.encoding

@@ -68,7 +68,7 @@ def test_a_quote_is_a_character_in_criteo(tmp_path):
         (criteo_line() + "\tmore", r"line 3: 41 columns instead of 40"),
         (criteo_line("2"), r"line 3: label must be 0 or 1, got '2'"),
         (criteo_line("yes"), r"line 3: label must be 0 or 1, got 'yes'"),
-        (criteo_line(""), r"line 3: label must be 0 or 1, got ''"),
+        (criteo_line(""), r"line 3: label is missing"),
         (criteo_line("0", "many"), r"line 3: I1 must be a number, got 'many'"),
         (criteo_line("0", "inf"), r"line 3: I1 must be within plus or minus 1e38, got inf"),
     ],

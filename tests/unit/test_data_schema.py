@@ -1,9 +1,10 @@
 import datetime
+import gzip
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import feather, parquet
 
 from tacit.data import assign, cache_directory, load, parse_schema
 from tacit.errors import InputError, SpecError
@@ -66,7 +67,7 @@ def test_a_schema_may_be_given(tmp_path):
         assert (len(table), table.classes) == (3, 3)
     assert load(str(path), schema=other).numeric[:, 0].tolist() == [0.0, 0.5, 1.0]
     with pytest.raises(
-        InputError, match=r"plain.csv needs a schema: write .*plain.csv.schema.toml"
+        InputError, match=r"plain.csv needs a schema: `tacit data schema .*plain.csv` writes"
     ):
         load(str(path))
     with pytest.raises(SpecError, match="no option 'shema': did you mean 'schema'"):
@@ -141,6 +142,9 @@ def test_times_as_numbers(tmp_path, unit, values):
         ({"positive": 1.5}, "positive takes text, a whole number or true or false, got 1.5"),
         ({"scale": "log"}, "scale takes unit or standard or none, got 'log'"),
         ({"test_fraction": 1.0}, "test_fraction takes a number between 0 and 1"),
+        ({"separator": ";;"}, "separator takes one character such as"),
+        ({"separator": ""}, "separator takes one character such as"),
+        ({"missing": "?"}, "missing takes a list of texts such as"),
         ({"time_unit": "weeks"}, "time_unit takes milliseconds or seconds"),
         ({"parties": {"p": []}}, "parties takes a list of column names per party"),
         ({"parties": {"p": ["b"]}}, "parties name 'b', which is no feature"),
@@ -185,7 +189,17 @@ def test_a_schema_that_is_no_toml_is_refused(tmp_path):
         ("y,a\n0,1\n1,2,3\n", PLAIN, "line 3: 3 columns instead of 2"),
         ('y,a\n"x\ny",1\n1\n', {**PLAIN, "positive": "1"}, "line 4: 1 columns instead of 2"),
         ("y,a\n,1\n", {**PLAIN, "positive": "1"}, "line 2: y is missing"),
-        ("y,a\nno,1\nno,2\n", {**PLAIN, "positive": "yes"}, "all 2 rows have label 0"),
+        (
+            "y,a\nno,1\nno,2\n",
+            {**PLAIN, "positive": "yes"},
+            "no row has y = 'yes'.*values are 'no' \\(2\\)",
+        ),
+        ("y,a\nYes,1\nno,2\n", {**PLAIN, "positive": "yes"}, "the values are 'Yes' \\(1\\), 'no'"),
+        ("y,a\nyes,1\nyes,2\n", {**PLAIN, "positive": "yes"}, "all 2 rows have label 1"),
+        ("y,a\nno,1\nyes,2\n", PLAIN, "line 2: .* got 'no'; .* such as positive = \"yes\""),
+        ("y,a\n1.0,1\n0.5,2\n", PLAIN, "line 3: y must be a whole number from 0, got '0.5'"),
+        ("y,a\n0,1\n1,?\n", PLAIN, "line 3: a must be a number, got '\\?'"),
+        ("y;a\n0;1\n", {**PLAIN, "separator": ","}, "only column is 'y;a': correct separator"),
         ("y,a,t\n0,1,soon\n", {**PLAIN, "time": "t"}, "line 2: t must be a number of seconds"),
         ("y,a,t\n0,1,1e300\n", {**PLAIN, "time": "t"}, "line 2: t must be a number of seconds"),
         ("", PLAIN, "bad.csv is empty"),
@@ -209,4 +223,55 @@ def test_wrong_parquet_files_are_refused_with_their_row(tmp_path):
         load(str(path), schema=PLAIN)
     parquet.write_table(pa.table({"y": [0, None], "a": [1, 2]}), path)
     with pytest.raises(InputError, match="row 2: y is missing"):
+        load(str(path), schema=PLAIN)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+def test_the_separator_is_that_of_the_header(tmp_path, mark):
+    path = tmp_path / "any.csv"
+    rows = [["y", "a", "b c"], ["0", "1", "2.5"], ["1", "3", "4.5"]]
+    path.write_text("\n".join(mark.join(row) for row in rows) + "\n")
+    schema = {**PLAIN, "numeric": ["a", "b c"], "scale": "none"}
+    for given in (schema, {**schema, "separator": mark}):
+        assert load(str(path), schema=given).numeric.tolist() == [[1.0, 2.5], [3.0, 4.5]]
+
+
+def test_missing_values_are_as_the_schema_says(tmp_path):
+    path = tmp_path / "gaps.csv"
+    path.write_text("y,a,site\n0,?,?\n1,-999,news\n0,-999.0,\n1,3,shop\n")
+    schema = {**PLAIN, "categorical": ["site"], "missing": ["?", "-999"], "scale": "none"}
+    table = load(str(path), schema=schema)
+    assert table.numeric[:, 0].tolist() == [0.0, 0.0, 0.0, 3.0]
+    assert table.categorical[:, 0].tolist() == [0, 1, 0, 2]
+
+
+@pytest.mark.parametrize("name", ["t.arrow", "t.feather", "t.ipc", "stream.arrow", "t.tsv.gz"])
+def test_other_kinds_of_file_give_the_same_table(tmp_path, name):
+    columns = pa.table({"y": [0, 1, 1], "a": [1.5, None, 4.0], "word": ["u", "v", "u"]})
+    schema = {**PLAIN, "categorical": ["word"], "scale": "none"}
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        with gzip.open(path, "wt") as file:
+            file.write("y\ta\tword\n0\t1.5\tu\n1\t\tv\n1\t4\tu\n")
+    elif name == "t.feather":
+        feather.write_feather(columns, path, compression="lz4")
+    else:
+        kind = pa.ipc.new_stream if name == "stream.arrow" else pa.ipc.new_file
+        with kind(str(path), columns.schema) as file:
+            file.write_table(columns, max_chunksize=2)
+    table = load(str(path), schema=schema)
+    assert table.numeric[:, 0].tolist() == [1.5, 0.0, 4.0]
+    assert (table.labels.tolist(), table.categorical[:, 0].tolist()) == ([0, 1, 1], [0, 1, 0])
+
+
+def test_damaged_arrow_files_and_needless_separators_are_refused(tmp_path):
+    path = tmp_path / "bad.arrow"
+    path.write_bytes(b"ARROW1 or not")
+    with pytest.raises(InputError, match=r"bad.arrow cannot be read as Arrow"):
+        load(str(path), schema=PLAIN)
+    with pytest.raises(InputError, match="separator is for text files, got ';'"):
+        load(str(path), schema={**PLAIN, "separator": ";"})
+    with pa.ipc.new_file(str(path), pa.schema([("y", pa.int64()), ("a", pa.string())])) as file:
+        file.write_table(pa.table({"y": [0, 1], "a": ["1", "x"]}), max_chunksize=1)
+    with pytest.raises(InputError, match=r"bad.arrow, row 2: a must be a number, got 'x'"):
         load(str(path), schema=PLAIN)

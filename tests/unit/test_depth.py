@@ -17,7 +17,7 @@ from tacit.experiment.config import TrainConfig
 from tacit.experiment.run import run
 from tacit.nets import combine
 from tacit.objective import get as get_objective
-from tacit.party.cpu import cores
+from tacit.party.cpu import cores, free_cores
 from tacit.tape.tape import RecordedTape, TapeWriter
 from tacit.training import (
     FeatureParty,
@@ -307,10 +307,11 @@ def test_cores_are_those_that_the_group_was_given(tmp_path, monkeypatch, line, f
     assert cores(root) == 1
 
 
-def test_a_party_waits_without_spinning_unless_told_otherwise():
+@pytest.mark.parametrize("words", ["'party', '/nowhere.toml'", "'train', '--epochs', 'x'"])
+def test_commands_wait_without_spinning_unless_told_otherwise(words):
     """The command sets it before torch is loaded, which is when it is read."""
     code = (
-        "import os, sys; from tacit.cli import main; main(['party', '/nowhere.toml']); "
+        f"import os, sys; from tacit.cli import main; main([{words}]); "
         "print(os.environ['OMP_WAIT_POLICY'], os.environ['KMP_BLOCKTIME'])"
     )
     bare = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "KMP_"))}
@@ -323,3 +324,32 @@ def test_a_party_waits_without_spinning_unless_told_otherwise():
             check=True,
         )
         assert said.stdout.split("\n")[0] == wanted
+
+
+@pytest.mark.parametrize(
+    ("running", "free"),
+    [([1] * 7, 8), ([3, 3, 9, 3, 3, 1, 3], 6), ([40] * 7, 1), ([0] * 7, 8)],
+)
+def test_free_cores_are_those_that_nothing_else_computes_on(tmp_path, monkeypatch, running, free):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    (tmp_path / "proc").mkdir()
+    stat = tmp_path / "proc/stat"
+    looks = iter(running)
+
+    def look(_seconds=0):
+        stat.write_text(f"cpu 1 2\nprocs_running {next(looks)}\nprocs_blocked 0\n")
+
+    look()
+    monkeypatch.setattr("tacit.party.cpu.sleep", look)
+    assert free_cores(tmp_path) == free
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
+    monkeypatch.setattr("tacit.party.cpu.sleep", lambda _seconds: None)
+    assert free_cores(tmp_path) == min(2, max(1, 8 - max(0, running[-1] - 1)))
+
+
+def test_without_a_count_of_threads_the_load_average_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.6, 0.0, 0.0))
+    assert free_cores(tmp_path) == 5

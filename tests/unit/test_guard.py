@@ -302,3 +302,37 @@ def test_labels_do_not_outlive_the_step():
     gc.collect()
     assert kept() is None
     assert "labels" not in tacit.View.__dataclass_fields__
+
+
+@pytest.mark.parametrize("form", [list, np.array, lambda y: np.array(y, dtype=bool), tuple])
+def test_labels_and_ids_may_be_lists_or_arrays(form):
+    cut = low_rank_cut()
+    plain = Guard("marvell(s=4)", seed=3).release(replace(cut, ids=torch.arange(len(cut.labels))))
+    labels, ids = form(cut.labels.tolist()), np.arange(len(cut.labels))
+    other = Guard("marvell(s=4)", seed=3).release(replace(cut, labels=labels, ids=ids))
+    assert torch.equal(plain.grads, other.grads)
+    rows = torch.ones(len(labels), 3, requires_grad=True)
+    Guard("none")(rows, labels, ids=ids).sum().backward()
+    assert torch.equal(rows.grad, torch.ones_like(rows))
+    guard = Guard("none", labels="rr(epsilon=1)", seed=7)
+    assert torch.equal(guard.labels(ids, labels).plain, guard.labels(ids, cut.labels).plain)
+
+
+def test_labels_that_are_words_are_refused_with_the_way_out():
+    rows = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(InputError, match=r"labels must be numbers, got list of .*: number them"):
+        Guard("none")(rows, ["no", "yes"])
+    with pytest.raises(InputError, match="labels must be one number per example"):
+        Guard("none")(rows, [[0], [1, 2]])
+
+
+def test_nan_in_the_features_is_told_as_such():
+    x = torch.ones(8, 3)
+    x[2:4, 1] = math.nan
+    bottom = nn.Linear(3, 2)
+    z = Guard("none")(bottom(x), [0, 1] * 4)
+    with pytest.raises(InputError, match=r"NaN or infinity in 2 of 8 rows.*missing values"):
+        z.sum().mul(z.detach().sum()).backward()
+    whole = bottom(torch.ones(8, 3))
+    with pytest.raises(InputError, match="lower the learning rate"):
+        (Guard("none")(whole, [0, 1] * 4).sum() * math.nan).backward()

@@ -110,3 +110,14 @@ def test_ids_that_do_not_fit_are_refused(ids):
     guard = Guard("none", watch=LeakMonitor(["memory"]))
     with pytest.raises(InputError, match=r"ids must be int64 of shape \(64,\)"):
         guard.release(replace(low_rank_cut(64, 8), ids=ids))
+
+
+def test_releases_that_are_all_zero_are_warned_about():
+    monitor = LeakMonitor(["norm"])
+    guard = Guard("none", watch=monitor)
+    cut = low_rank_cut()
+    guard.release(replace(cut, grads=torch.zeros_like(cut.grads)))
+    with pytest.warns(UserWarning, match="all 1 releases are zero"):
+        monitor.report()
+    guard.release(cut)
+    assert monitor.report()["norm"].leak_auc > 0.5

@@ -257,11 +257,20 @@ class _Audit:
                 "pictures": shown[0],
                 "curves": {n: roc(*s) for n, s in samples.items() if binary},
                 "histograms": {n: histogram(*s) for n, s in samples.items() if binary},
-                "advice": advice(rows, baseline=base is not None),
+                "advice": [*self._warnings(), *advice(rows, baseline=base is not None)],
                 "skipped": skipped,
             },
             shown[1],
         )
+
+    def _warnings(self) -> list[str]:
+        zeros, steps = self.summary.zeros, self.summary.steps
+        if not zeros:
+            return []
+        return [
+            f"All gradients are zero in {zeros:,} of {steps:,} steps, and nothing can be found in "
+            "those: check that they were recorded after the backward pass."
+        ]
 
     def _tape(self) -> dict[str, Any]:
         return {

@@ -36,6 +36,7 @@ class TapeSummary:
     numbers: tuple[int, ...]
     width: int
     embeddings: bool
+    zeros: int
 
     @property
     def per_example(self) -> float:
@@ -47,7 +48,7 @@ def summarise(tape: Recording) -> TapeSummary:
     """Read a tape once to count its rows, and refuse values that no attack can work on."""
     ids: list[Tensor] = []
     epochs: dict[int, None] = {}  # in the order in which they come
-    width, sent, count = None, True, 0
+    width, sent, count, zeros = None, True, 0, 0
     for view in tape:
         _check_view(view, tape.source, count, width)
         assert view.ids is not None  # noqa: S101 - recordings have them
@@ -56,6 +57,7 @@ def summarise(tape: Recording) -> TapeSummary:
         count += len(view.ids)
         width = view.grads[0].numel()
         sent = sent and view.embeddings is not None
+        zeros += not bool(view.grads.any())
     rows = torch.cat(ids).numpy()
     return TapeSummary(
         rows=rows,
@@ -65,6 +67,7 @@ def summarise(tape: Recording) -> TapeSummary:
         numbers=tuple(epochs),
         width=width or 0,
         embeddings=sent,
+        zeros=zeros,
     )
 
 

@@ -23,12 +23,14 @@ from tacit.cli.reproduce import reproduce
 from tacit.cli.sweep import sweep
 from tacit.cli.train import train
 from tacit.errors import TacitError, UsageError
+from tacit.party.cpu import let_idle_threads_sleep
+
+_DEBUG = "--debug"
 
 app = typer.Typer(
     name="tacit",
     help="Split learning with label privacy: train across parties, protect labels, measure leaks.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
@@ -60,28 +62,31 @@ def _root(
             "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
-    _debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    _debug: Annotated[bool, typer.Option(_DEBUG, help="Show tracebacks; also later.")] = False,
 ) -> None:
     """Split learning with label privacy."""
 
 
 def main(args: list[str] | None = None) -> int:
     """Run the command; return 0, 2 after a user's mistake, 1 after a failure."""
-    words = sys.argv[1:] if args is None else args
+    given = sys.argv[1:] if args is None else args
+    let_idle_threads_sleep()  # here, because whatever comes may load torch
+    words = [word for word in given if word != _DEBUG]  # it may stand anywhere
+    debug = len(words) < len(given)
     try:
-        return int(app(args=words, standalone_mode=False) or 0)
+        return int(app(args=words, prog_name="tacit", standalone_mode=False) or 0)
     except TyperException as error:
-        return _complain(error, error.format_message(), words, code=2)
+        return _complain(error, error.format_message(), code=2, debug=debug)
     except UsageError as error:
-        return _complain(error, str(error), words, code=2)
+        return _complain(error, str(error), code=2, debug=debug)
     except TacitError as error:
-        return _complain(error, str(error), words, code=1)
+        return _complain(error, str(error), code=1, debug=debug)
     except Exception as error:  # whatever went wrong, a user sees one line; --debug shows the rest
-        return _complain(error, f"{type(error).__name__}: {error}", words, code=1)
+        return _complain(error, f"{type(error).__name__}: {error}", code=1, debug=debug)
 
 
-def _complain(error: Exception, text: str, words: list[str], *, code: int) -> int:
-    if "--debug" in words:
+def _complain(error: Exception, text: str, *, code: int, debug: bool) -> int:
+    if debug:
         raise error
     if text:
         typer.echo(f"error: {' '.join(text.split())}", err=True)

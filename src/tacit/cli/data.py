@@ -1,18 +1,21 @@
-"""``tacit data``: the data sets, where their files come from, and whether they are here."""
+"""``tacit data``: data sets and where their files come from; files of one's own and schemas."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.data_file import describe_file, schema
 from tacit.cli.plugin_option import Plugins
 from tacit.data.catalog import CheckedDataSet, DataSet, check, describe, find, names
 from tacit.data.directories import data_directory
+from tacit.data.formats import is_table_file
 
 app = typer.Typer(help="List, describe and check data sets.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -20,7 +23,7 @@ DataDir = Annotated[
     str | None,
     typer.Option("--data-dir", help="Where the files are; otherwise TACIT_DATA or your cache."),
 ]
-Name = Annotated[str, typer.Argument(help="The name of a data set.")]
+Name = Annotated[str, typer.Argument(help="The name of a data set, or a file with a table.")]
 
 
 @app.command("list")
@@ -49,7 +52,10 @@ def show_all(data_dir: DataDir = None, _plugins: Plugins = None, as_json: AsJson
 def show_one(
     name: Name, data_dir: DataDir = None, _plugins: Plugins = None, as_json: AsJson = False
 ) -> None:
-    """Say what a data set is, where to get it and where to put it."""
+    """Say what a data set is, where to get it and where to put it; of a file, what it holds."""
+    if is_table_file(name):
+        describe_file(Path(name), as_json=as_json)
+        return
     facts = _facts(describe(name), data_dir)
     if as_json:
         typer.echo(json.dumps({**facts, "directory": str(data_directory(data_dir))}))
@@ -68,7 +74,7 @@ def show_one(
 def check_one(
     name: Name, data_dir: DataDir = None, _plugins: Plugins = None, as_json: AsJson = False
 ) -> None:
-    """Read a data set, or a CSV or Parquet file with a schema, and count its rows."""
+    """Read a data set, or a file with its schema, and count its rows."""
     result = check(name, data_dir)
     if as_json:
         typer.echo(json.dumps({**asdict(result), "ok": True}))
@@ -81,6 +87,9 @@ def check_one(
     )
     if result.published_rows and result.published_rows != result.rows:
         typer.echo(f"this is a part: the published data has {result.published_rows:,} rows")
+
+
+app.command("schema")(schema)
 
 
 def _facts(entry: DataSet, data_dir: str | None) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _BOTH: dict[str, Any] = {
 
 def demo(
     out: Annotated[Path, typer.Option(help="Page to write.")] = Path("tacit-demo.html"),
-    seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of everything.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train one split model four times across two processes, and audit what one of them saw.
@@ -76,9 +76,15 @@ def demo(
 def _train_all(parties: TwoParties, seed: int, *, quiet: bool) -> dict[str, dict[str, Any]]:
     """Train in every way, two at a time: of two parties, one mostly waits for the other."""
     pool = ThreadPoolExecutor(max_workers=2)
+    console = Console(stderr=True, quiet=quiet)
+
+    def one(number: int, name: str) -> dict[str, Any]:
+        console.print(f"training {number} of {len(RUNS)}: {name}", highlight=False)
+        return _train(parties, name, seed)
+
     try:
-        with Console(stderr=True, quiet=quiet).status("two parties train, in four ways"):
-            found = list(pool.map(lambda name: _train(parties, name, seed), RUNS))
+        with console.status("two parties train, in four ways"):
+            found = list(pool.map(one, range(1, len(RUNS) + 1), RUNS))
     finally:
         pool.shutdown(cancel_futures=True)
     return dict(zip(RUNS, found, strict=True))
@@ -137,7 +143,7 @@ def _leaks(found: dict[str, Any]) -> dict[str, float]:
 
 
 def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
-    from tacit import report  # noqa: PLC0415 - plotly loads only when a page is written
+    from tacit import report  # noqa: PLC0415 - jinja2 loads only when a page is written
 
     rows = [
         [

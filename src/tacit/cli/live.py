@@ -21,6 +21,12 @@ from rich.text import Text
 if TYPE_CHECKING:
     from tacit.experiment.trial import Progress as Seen
 
+MEASURES = {
+    "ace": "ace: the gap between predicted and observed frequencies, 0 is best",
+    "nce": "nce: the log loss relative to that of the base rate, below 1 is better",
+}
+"""What the measures whose names say little are."""
+
 
 @final
 class _Rate(ProgressColumn):
@@ -101,6 +107,9 @@ class LiveView:
             table.add_row(f"epoch kept, by {kept['judged_by']}", str(kept["epoch"]))
         table.add_row("steps per second", f"{results['steps_per_second']:.1f}")
         self._console.print(table)
+        explained = [text for name, text in MEASURES.items() if name in results["test"]]
+        if explained:
+            self._console.print(f"{'; '.join(explained)}.", highlight=False)
         told = results["verdict"]["text"]
         self._console.print(told, markup=False, highlight=False, soft_wrap=True)
         if results["silent"] is not None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 from rich.console import Console
 
-from tacit.cli.plugin_option import Files, load_plugins, plugin_option
+from tacit.cli.plugin_option import Plugins
 from tacit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,11 +23,6 @@ if TYPE_CHECKING:
 
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="This party's TOML file.")]
-
-
-def _load(paths: Files) -> Files:
-    _wait_without_spinning()  # plug-ins load torch
-    return load_plugins(paths)
 
 
 def party(
@@ -63,11 +56,10 @@ def party(
         int | None,
         typer.Option(metavar="NUMBER", help="Which of the party's workers this is, from 0 on."),
     ] = None,
-    _plugins: Annotated[Files, plugin_option(_load)] = None,
+    _plugins: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train with another party over the network, or go on with it after any interruption."""
-    _wait_without_spinning()
     from tacit.party.config import read_party_config  # noqa: PLC0415 - loads pydantic
     from tacit.party.preflight import check_party  # noqa: PLC0415 - loads torch
 
@@ -105,16 +97,6 @@ def _run(config: PartyConfig) -> dict[str, Any]:
     except KeyboardInterrupt:
         log("stopped: the same command goes on from the last checkpoint")
         raise
-
-
-def _wait_without_spinning() -> None:
-    """Let threads without work sleep: spinning takes cores from the other threads of a party.
-
-    The libraries read it when they are loaded, which is when torch is. What is set already stays.
-    """
-    if "torch" not in sys.modules:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 
 def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]:

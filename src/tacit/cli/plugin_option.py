@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,16 +20,14 @@ def load_plugins(paths: Files) -> Files:
     return paths
 
 
-def plugin_option(load: Callable[[Files], Files]) -> Any:  # noqa: ANN401 - typer's own type is private
-    """Return the option, which loads plug-ins while the command line is read."""
-    return typer.Option(
+Plugins = Annotated[
+    Files,
+    typer.Option(
         "--plugin",
         metavar="FILE",
-        callback=load,
+        callback=load_plugins,  # while the command line is read
         is_eager=True,
         show_default=False,
         help="Python file to run first, which registers names of its own; repeat it.",
-    )
-
-
-Plugins = Annotated[Files, plugin_option(load_plugins)]
+    ),
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -15,6 +16,7 @@ from tacit.cli.live import LiveView
 from tacit.cli.plugin_option import Plugins
 from tacit.errors import UsageError
 from tacit.experiment.config import TrainConfig, read_config
+from tacit.party.cpu import free_cores
 from tacit.party.settings import TrainingSettings
 
 
@@ -106,7 +108,11 @@ def run_training(
     board: bool = False,
     record: bool = False,
 ) -> tuple[dict[str, Any], LiveView]:
-    """Run one training with a live view on standard error; return its results and the view."""
+    """Run one training with a live view on standard error; return its results and the view.
+
+    Without a number of threads it takes the cores that are free. Sums depend in their last bits
+    on that number, so it is kept in the configuration of the run.
+    """
     import torch  # noqa: PLC0415 - torch loads only when it is used
 
     from tacit.experiment.gafm_delta import settled  # noqa: PLC0415 - loads torch
@@ -115,6 +121,8 @@ def run_training(
     from tacit.experiment.trial import Progress  # noqa: PLC0415 - loads torch
 
     chosen = TrainConfig.of(given) if config is None else read_config(config, given)
+    if chosen.threads is None and "OMP_NUM_THREADS" not in os.environ:
+        chosen = chosen.model_copy(update={"threads": free_cores()})
     if chosen.threads is not None:
         torch.set_num_threads(chosen.threads)
     if board and out is None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tacit.data.datasets.ads import CEILING, ads_rows, bayes_auc
     from tacit.data.directories import cache_directory, data_directory
     from tacit.data.encoding import Encoding
+    from tacit.data.frames import from_frame
     from tacit.data.images import PictureRows, has_pictures, load_pictures
     from tacit.data.party_table import PartyTable, forget_party, load_party
     from tacit.data.samples import write_ads_parquet, write_party_sample
@@ -61,6 +62,7 @@ __all__ = [
     "describe",
     "find",
     "forget_party",
+    "from_frame",
     "has_pictures",
     "load",
     "load_party",
@@ -93,6 +95,7 @@ _HOMES = {
     "datasets.ads": ("CEILING", "ads_rows", "bayes_auc"),
     "directories": ("cache_directory", "data_directory"),
     "encoding": ("Encoding",),
+    "frames": ("from_frame",),
     "images": ("PictureRows", "has_pictures", "load_pictures"),
     "party_table": ("PartyTable", "forget_party", "load_party"),
     "samples": ("write_ads_parquet", "write_party_sample"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from tacit.data.directories import data_directory
+from tacit.data.formats import is_table_file
 from tacit.errors import InputError, SpecError
 from tacit.spec import nearest
 
@@ -304,7 +305,7 @@ def register_dataset(
     """
 
     def add(loader: Callable[..., Table]) -> Callable[..., Table]:
-        if name in ENTRIES or name.endswith(_FILES) or not name:
+        if name in ENTRIES or is_table_file(name) or not name:
             raise SpecError(f"data set {name!r} is taken: choose another name")
         ENTRIES[name] = DataSet(
             name=name,
@@ -321,9 +322,6 @@ def register_dataset(
         return loader
 
     return add
-
-
-_FILES = (".csv", ".csv.gz", ".parquet")
 
 
 @final
@@ -389,7 +387,7 @@ def load(
     """
     if seed < 0:
         raise InputError(f"seed is a whole number from 0, got {seed}")
-    if name.endswith(_FILES):
+    if is_table_file(name):
         return _sampled(_call("tacit.data.table_file:load_file", name, options, name), rows, seed)
     entry = describe(name)
     if "rows" in inspect.signature(_loader(entry.loader)).parameters:

@@ -56,6 +56,8 @@ class LabelRule:
 class Encoding:
     """What was learned of the columns of a training file; ``label`` is None at a feature party.
 
+    ``missing`` are the texts that meant a missing value there, besides the usual ones.
+
     Guarantee: a file read with an encoding gets, for rows that the training file has too, the
     same numbers bit by bit and the same codes. ``from_json(to_json())`` is the same encoding.
     """
@@ -65,6 +67,7 @@ class Encoding:
     numeric: tuple[Number, ...]
     categorical: tuple[Category, ...]
     label: LabelRule | None
+    missing: tuple[str, ...] = ()
 
     @property
     def numeric_names(self) -> tuple[str, ...]:
@@ -83,7 +86,13 @@ class Encoding:
 
     @classmethod
     def learned(
-        cls, coding: Coding, layout: Layout, *, id_column: str, label: LabelRule | None
+        cls,
+        coding: Coding,
+        layout: Layout,
+        *,
+        id_column: str,
+        label: LabelRule | None,
+        missing: tuple[str, ...] = (),
     ) -> Encoding:
         """Return the encoding of a table that was just built."""
         shapes = zip(layout.numeric, coding.offset.tolist(), coding.spread.tolist(), strict=True)
@@ -94,6 +103,7 @@ class Encoding:
             numeric=tuple(Number(*shape) for shape in shapes),
             categorical=tuple(Category(name, tuple(known.to_pylist())) for name, known in words),
             label=label,
+            missing=missing,
         )
 
     def coding(self) -> Coding:

@@ -20,9 +20,10 @@ from tacit.data.build import Chunk, Layout, build
 from tacit.data.cache import entry_folder, load_or_build, mapped, read_facts, remove_entry
 from tacit.data.draws import Array, bits
 from tacit.data.encoding import Encoding, LabelRule
+from tacit.data.formats import TABLE_FILES, is_table_file
 from tacit.data.readers import Refuse
 from tacit.data.schema import Schema, read_schema, schema_path
-from tacit.data.table_file import chunks_of, columns_of, existing
+from tacit.data.table_file import chunks_of, existing, reader_of
 from tacit.data.tables import row_numbers
 from tacit.errors import InputError
 from tacit.spec import nearest
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 
 _BLOCK = 1 << 16
-_FILES = (".csv", ".csv.gz", ".parquet")
 _LONGEST_ID = 256
 _LARGEST = 1e38
 
@@ -110,7 +110,7 @@ def load_party(
     encoding: Encoding | None = None,
     own_cache: Path | None = None,
 ) -> PartyTable:
-    """Return the table of one party's ``.csv``, ``.csv.gz`` or ``.parquet`` file.
+    """Return the table of one party's text, Parquet or Arrow file.
 
     The schema is the TOML file beside it. It names an ``id`` and, for a label party, a label.
     With an ``encoding`` the file is one to predict: its numbers are scaled and its categories
@@ -134,8 +134,8 @@ def _file_of(path: str | Path, role: Role, encoding: Encoding | None) -> _PartyF
     if role not in get_args(Role):
         raise InputError(f"the role of a party is {' or '.join(get_args(Role))}, got {role!r}")
     path = existing(path)
-    if not path.name.endswith(_FILES):
-        raise InputError(f"a party's file is one of {', '.join(_FILES)}, got {path.name}")
+    if not is_table_file(path.name):
+        raise InputError(f"a party's file is one of {', '.join(TABLE_FILES)}, got {path.name}")
     if encoding is not None and (encoding.label is None) != (role == "feature"):
         raise InputError(
             f"this encoding is a {'label' if role == 'feature' else 'feature'} party's, got role "
@@ -158,8 +158,8 @@ def _schema(path: Path, role: Role, encoding: Encoding | None) -> Schema:
     else:
         label = ', label = "..."' if role == "label" else ""
         raise InputError(
-            f'{path.name} needs a schema: write {beside} with id = "..."{label}, '
-            f"numeric = [...] and categorical = [...]"
+            f"{path.name} needs a schema: `tacit data schema {path}` writes one; or write {beside} "
+            f'with id = "..."{label}, numeric = [...] and categorical = [...]'
         )
     _check_role(schema, role, beside, predict=encoding is not None)
     return schema if encoding is None else _fitted(schema, encoding, path)
@@ -173,6 +173,7 @@ def _trained(encoding: Encoding) -> Schema:
         id=encoding.id,
         numeric=encoding.numeric_names,
         categorical=encoding.categorical_names,
+        missing=encoding.missing,
     )
 
 
@@ -220,10 +221,10 @@ def _fitted(schema: Schema, encoding: Encoding, path: Path) -> Schema:
                 f"{path}: the schema has positive = {schema.positive!r}, training had "
                 f"{rule.positive!r}: labels would mean something else; use that of training"
             )
-        if schema.label not in columns_of(path):
+        if schema.label not in reader_of(path, schema.separator).columns():
             schema = replace(schema, label=None, positive=None)
     columns = {kind: trained for kind, _, trained in pairs}
-    return replace(schema, scale=encoding.scale, **columns)  # type: ignore[arg-type]
+    return replace(schema, scale=encoding.scale, missing=encoding.missing, **columns)  # type: ignore[arg-type]
 
 
 @final
@@ -264,7 +265,11 @@ class _PartyFile:
         encoding = self.encoding
         if encoding is None:
             encoding = Encoding.learned(
-                coding, self.layout, id_column=str(self.schema.id), label=self._rule(facts)
+                coding,
+                self.layout,
+                id_column=str(self.schema.id),
+                label=self._rule(facts),
+                missing=self.schema.missing,
             )
         unseen = [0] * len(encoding.categorical)
         if self.encoding is not None:
@@ -303,7 +308,8 @@ class _PartyFile:
 
     def _chunks(self, refusals: list[Refuse]) -> Iterator[Chunk]:
         """Yield the checked rows, and keep each chunk's function that refuses a row."""
-        for refuse, chunk in chunks_of(self.path, self.schema):
+        reader = reader_of(self.path, self.schema.separator)
+        for refuse, chunk in chunks_of(reader, self.schema, training=self.encoding is None):
             refusals.append(refuse)
             _check_ids(chunk, refuse, str(self.schema.id))
             if self.encoding is not None:

@@ -9,8 +9,10 @@ For ``clicks.csv`` the schema is ``clicks.csv.schema.toml``::
     time_unit = "seconds"         # milliseconds, seconds, hours or days
     numeric = ["price", "age"]
     categorical = ["site"]
-    scale = "standard"            # or unit, or none
+    scale = "standard"            # mean 0 and variance 1; or unit (0 to 1), or none
     test_fraction = 0.1
+    separator = ";"               # of a text file; without it, the one that its header has
+    missing = ["?", "-999"]       # what means missing, besides empty cells, NA, NaN and null
 
     [parties]                     # who owns which columns; without it they are divided evenly
     platform = ["price", "site"]
@@ -54,6 +56,8 @@ class Schema:
     categorical: tuple[str, ...] = ()
     scale: Scale = "standard"
     test_fraction: float = 0.1
+    separator: str | None = None
+    missing: tuple[str, ...] = ()
     parties: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def columns(self) -> tuple[str, ...]:
@@ -76,14 +80,16 @@ class Schema:
         )
         return Layout(name, self.numeric, self.categorical, self.scale, self.test_fraction, owners)
 
-    def match(self, present: Iterable[str], *, where: Path) -> None:
+    def match(self, present: Iterable[str], *, where: str) -> None:
         """Refuse a schema that names a column which the file lacks."""
         found = list(present)
         for name in self.columns():
-            if name not in found:
-                raise InputError(
-                    f"{where} has no column {name!r} that its schema names: {nearest(name, found)}"
-                )
+            if name in found:
+                continue
+            way_out = nearest(name, found)
+            if len(found) == 1 and name in found[0]:
+                way_out = f"its only column is {found[0]!r}: correct separator in the schema"
+            raise InputError(f"{where} has no column {name!r} that its schema names: {way_out}")
 
 
 def schema_path(path: Path) -> Path:
@@ -127,8 +133,12 @@ def _value(key: str, value: object, where: Path | str) -> object:
             return str(value).lower()
         case "positive", str() | int():
             return str(value)
-        case "numeric" | "categorical", list() if all(isinstance(v, str) for v in value):
+        case "numeric" | "categorical" | "missing", list() if all(
+            isinstance(v, str) for v in value
+        ):
             return tuple(value)
+        case "separator", str() if len(value) == 1 and value not in '"\r\n':
+            return value
         case "parties", dict() if all(_is_names(owned) for owned in value.values()):
             return tuple((party, tuple(owned)) for party, owned in value.items())
         case "test_fraction", float() if 0.0 < value < 1.0:
@@ -150,6 +160,8 @@ _TAKES = {
     "numeric": "a list of column names",
     "categorical": "a list of column names",
     "parties": "a list of column names per party",
+    "separator": 'one character such as ";" or "\\t"',
+    "missing": 'a list of texts such as ["?", "-999"]',
     "test_fraction": "a number between 0 and 1 such as 0.1",
     "scale": " or ".join(_SCALES),
     "time_unit": " or ".join(TIME_UNITS),

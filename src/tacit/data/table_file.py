@@ -1,32 +1,43 @@
-"""Any CSV or Parquet file with a schema, as a table."""
+"""Any file of rows with a schema, as a table."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
 
+from tacit.data.arrow_files import ArrowFile, ParquetFile
 from tacit.data.build import Chunk
 from tacit.data.cache import cached
-from tacit.data.readers import Arrow, Refuse, TextFile, categories, ids, labels, numbers, seconds
+from tacit.data.formats import ARROW_FILES, PARQUET_FILES
+from tacit.data.label_values import listed
+from tacit.data.readers import (
+    Arrow,
+    Refuse,
+    RowReader,
+    categories,
+    ids,
+    label_texts,
+    labels,
+    numbers,
+    seconds,
+    value_counts,
+)
 from tacit.data.schema import Schema, parse_schema, read_schema, schema_path
 from tacit.data.tables import Table
+from tacit.data.text_file import text_file
 from tacit.errors import InputError
 
-_ROWS = 1 << 16
+_MOST_VALUES = 1000
 
 
 def load_file(
     path: str | Path, *, schema: str | Path | Mapping[str, object] | Schema | None = None
 ) -> Table:
-    """Return the table of a ``.csv``, ``.csv.gz`` or ``.parquet`` file.
+    """Return the table of a text, Parquet or Arrow file.
 
     The schema is the TOML file beside it, or the file, mapping or record given. Numbers are
     scaled by statistics of all rows. Missing numbers are 0, missing categories the empty text.
@@ -34,9 +45,10 @@ def load_file(
     path = existing(path)
     meaning = _schema(path, schema)
     _refuse_party(path, meaning)
+    reader = reader_of(path, meaning.separator)
 
     def chunks() -> Iterator[Chunk]:
-        return (chunk for _, chunk in chunks_of(path, meaning))
+        return (chunk for _, chunk in chunks_of(reader, meaning))
 
     return cached(meaning.layout(path.name), [path], chunks, options=asdict(meaning))
 
@@ -49,19 +61,37 @@ def existing(path: str | Path) -> Path:
     return path
 
 
-def chunks_of(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Chunk]]:
-    """Yield the rows of a file, each chunk with a function that refuses one of its rows."""
-    read = _from_parquet if path.suffix == ".parquet" else _from_text
-    for refuse, batch in read(path, schema):
+def reader_of(path: Path, separator: str | None = None) -> RowReader:
+    """Return what reads a file: by how its name ends, with text for every other end."""
+    typed = path.name.endswith((*PARQUET_FILES, *ARROW_FILES))
+    if typed and separator is not None:
+        raise InputError(
+            f"{path}: separator is for text files, got {separator!r}: take it out of the schema"
+        )
+    if not typed:
+        return text_file(path, separator)
+    return ParquetFile(path) if path.name.endswith(PARQUET_FILES) else ArrowFile(path)
+
+
+def chunks_of(
+    reader: RowReader, schema: Schema, *, training: bool = True
+) -> Iterator[tuple[Refuse, Chunk]]:
+    """Yield the rows of a file, each chunk with a function that refuses one of its rows.
+
+    In ``training``, labels none of which is the positive value are refused at the end.
+    """
+    schema.match(reader.columns(), where=reader.where)
+    seen: Counter[str] = Counter()
+    for refuse, batch in reader.batches(schema.columns()):
         yield refuse, _chunk(batch, refuse, schema)
-
-
-def columns_of(path: Path) -> tuple[str, ...]:
-    """Return the names of the columns that a file has."""
-    if path.suffix != ".parquet":
-        return TextFile(path).columns()
-    with _open_parquet(path) as file:
-        return tuple(file.schema_arrow.names)
+        if training and schema.positive is not None and len(seen) <= _MOST_VALUES:
+            seen.update(value_counts(label_texts(batch[schema.label], refuse, name="")))
+    if seen and schema.positive not in seen:
+        raise InputError(
+            f"{reader.where}: labels must have two classes, and no row has {schema.label} = "
+            f"{schema.positive!r}, the value that counts as 1: the values are {listed(seen)}; "
+            f"correct positive in the schema"
+        )
 
 
 def _refuse_party(path: Path, schema: Schema) -> None:
@@ -86,47 +116,20 @@ def _schema(path: Path, given: str | Path | Mapping[str, object] | Schema | None
     beside = schema_path(path) if given is None else Path(given).expanduser()
     if not beside.is_file():
         raise InputError(
-            f'{path.name} needs a schema: write {beside} with label = "...", '
-            f"numeric = [...] and categorical = [...]"
+            f"{path.name} needs a schema: `tacit data schema {path}` writes one; or write {beside} "
+            f'with label = "...", numeric = [...] and categorical = [...]'
         )
     return read_schema(beside)
 
 
-def _from_text(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Arrow]]:
-    file = TextFile(path)
-    schema.match(file.columns(), where=path)
-    return file.batches(schema.columns())
-
-
-def _from_parquet(path: Path, schema: Schema) -> Iterator[tuple[Refuse, Arrow]]:
-    with _open_parquet(path) as file:
-        schema.match(file.schema_arrow.names, where=path)
-        before = 0
-        for batch in file.iter_batches(batch_size=_ROWS, columns=list(schema.columns())):
-            yield partial(_refuse, path, before), batch
-            before += batch.num_rows
-
-
-@contextmanager
-def _open_parquet(path: Path) -> Iterator[Arrow]:
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} cannot be read as Parquet: {reason}") from error
-
-
-def _refuse(path: Path, before: int, row: int, problem: str) -> NoReturn:
-    raise InputError(f"{path}, row {before + row + 1}: {problem}")
-
-
 def _chunk(batch: Arrow, refuse: Refuse, schema: Schema) -> Chunk:
-    matrix = [numbers(batch[name], refuse, name=name) for name in schema.numeric]
+    missing = schema.missing
+    matrix = [numbers(batch[name], refuse, name=name, missing=missing) for name in schema.numeric]
     return Chunk(
         numeric=np.column_stack(matrix) if matrix else np.zeros((batch.num_rows, 0)),
         categorical=tuple(
-            categories(batch[name], refuse, name=name) for name in schema.categorical
+            categories(batch[name], refuse, name=name, missing=missing)
+            for name in schema.categorical
         ),
         labels=None
         if schema.label is None

@@ -36,7 +36,12 @@ class TrainConfig(TrainingSettings):
         default=defaults.RARE, ge=2, description="One value for all of fewer rows, 0: keep all."
     )
     augment: bool = Field(default=False, description="Shift and mirror images.")
-    seed: int = Field(default=0, description="Of all, and of the noise key: for study.")
+    seed: int = Field(
+        default=0, description="Random seed, also of the noise; for experiments only."
+    )
+    threads: int | None = Field(
+        default=None, ge=1, description="Threads of torch. [OMP_NUM_THREADS, or the free cores]"
+    )
     stream: bool = Field(default=False, description="One pass in time order, by day.")
     layers: bool = Field(default=False, description="Measure every layer too.")
     compare_silent: bool = Field(

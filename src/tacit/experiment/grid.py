@@ -109,8 +109,9 @@ def _checked(values: dict[str, Any], *, source: str) -> TrainConfig:
 @cache
 def _dataset(name: str) -> None:
     from tacit.data.catalog import describe  # noqa: PLC0415 - loads only when used
+    from tacit.data.formats import is_table_file  # noqa: PLC0415 - as above
 
-    if not name.endswith((".csv", ".csv.gz", ".parquet")):
+    if not is_table_file(name):
         describe(name)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, final
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -24,7 +25,7 @@ from tacit.protect.marvell.measured_kl import measured_sum_kl
 from tacit.rng import whole
 from tacit.rows import to_grid
 from tacit.spec import require
-from tacit.types import Certificate, Cut, Flips, LabelCertificate, Release
+from tacit.types import Certificate, Cut, Flips, LabelCertificate, Release, as_tensor
 
 Probs = Tensor | Callable[[], Tensor]
 Watcher = Callable[[Cut, Release], None]
@@ -104,13 +105,20 @@ class Guard:
         self._last: Last | None = None
 
     def __call__(
-        self, z: Tensor, y: Tensor, *, ids: Tensor | None = None, probs: Probs | None = None
+        self,
+        z: Tensor,
+        y: Tensor | npt.ArrayLike,
+        *,
+        ids: Tensor | npt.ArrayLike | None = None,
+        probs: Probs | None = None,
     ) -> Tensor:
         """Return ``z`` unchanged; the gradient that flows back through it is a release.
 
-        ``probs`` may be a function without arguments, called when the gradient arrives: by then
-        the predictions exist.
+        Labels and ids may be lists or arrays. ``probs`` may be a function without arguments,
+        called when the gradient arrives: by then the predictions exist.
         """
+        y = as_tensor(y, name="labels")
+        ids = None if ids is None else as_tensor(ids, name="ids")
         if y.dim() == 0 or len(y) != len(z) or (y.dim() != 1 and self.label_guard is None):
             raise InputError(f"labels must be [{len(z)}] like the embedding, got {tuple(y.shape)}")
         step: list[int] = []
@@ -131,7 +139,7 @@ class Guard:
 
         return _Seam.apply(z, protect) if z.requires_grad else z  # type: ignore[no-untyped-call]
 
-    def labels(self, ids: Ids, y: Tensor) -> RandomizedLabels:
+    def labels(self, ids: Ids, y: Tensor | npt.ArrayLike) -> RandomizedLabels:
         """Return the labels randomised once per example, the same whenever they are asked for.
 
         The loss takes ``.targets`` of what is returned (with ``tacit.objective.corrected`` for
@@ -142,7 +150,8 @@ class Guard:
         >>> bool((guard.labels([1, 3], torch.tensor([1, 0])) == y[[1, 0]]).all())
         True
         """
-        return self._label_guard().randomize(ids, y, ledger=self.ledger)
+        given = as_tensor(y, name="labels")
+        return self._label_guard().randomize(ids, given, ledger=self.ledger)
 
     def label_certificate(self, *, baseline_auc: float | None = None) -> LabelCertificate:
         """Return what the label mechanism guarantees, also beside what features predict alone."""
@@ -158,7 +167,11 @@ class Guard:
         if self.label_guard is not None:
             cut = self.label_guard.admit(cut)
         seen = self.protection.classes_seen(None if self._last is None else self._last.after)
-        batch = Batch.of(cut, needs=self.protection.needs, classes=self._classes, seen=seen)
+        try:
+            batch = Batch.of(cut, needs=self.protection.needs, classes=self._classes, seen=seen)
+        except InputError:
+            _check_embeddings(cut)
+            raise
         width = batch.rows.shape[1]
         self._check_width(width)
         # Without noise there is nothing to average away or to cancel: any step may come again.
@@ -356,3 +369,15 @@ class _Seam(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
         return ctx.protect(grads[0]), None
+
+
+def _check_embeddings(cut: Cut) -> None:
+    """Say that the features are at fault where a gradient that is not finite comes from them."""
+    sent = cut.embeddings
+    if sent is None or torch.isfinite(sent).all():
+        return
+    rows = int((~torch.isfinite(sent).flatten(1).all(dim=1)).sum())
+    raise InputError(
+        f"the embedding has NaN or infinity in {rows} of {len(sent)} rows, before any gradient: "
+        f"look for missing values in the features and fill them, with 0 or the column's mean"
+    )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tacit import data
+from tacit.data.formats import is_table_file
 from tacit.errors import TacitError, UsageError
 from tacit.experiment.config import TrainConfig
 from tacit.experiment.export import row_of, write_csv
@@ -28,8 +29,6 @@ from tacit.experiment.sweep_store import TrialRecord
 from tacit.fields import finite
 from tacit.papers.study import Finding, Spread, Study
 from tacit.report import paper_page, sweep_plots, sweep_svg, table_text
-
-_FILES = (".csv", ".csv.gz", ".parquet")
 
 
 def planned(
@@ -63,7 +62,7 @@ def planned(
 
 
 def _available(name: str, data_dir: Path | None) -> bool:
-    if name.endswith(_FILES):
+    if is_table_file(name):
         return True
     return not data.describe(name).places or bool(data.find(name, data_dir))
 

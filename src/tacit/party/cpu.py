@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from time import sleep
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tacit.party.config import PartyConfig
     from tacit.party.state_files import Log
     from tacit.state_dir import StateFolder
+
+_LOOKS, _APART = 7, 0.02
+"""How often and how many seconds apart the running threads are counted."""
 
 
 def cores(root: Path = Path("/")) -> int:
@@ -23,6 +28,43 @@ def cores(root: Path = Path("/")) -> int:
     has_affinity = hasattr(os, "sched_getaffinity")
     here = len(os.sched_getaffinity(0)) if has_affinity else (os.cpu_count() or 1)
     return max(1, int(min([here, *_shares(root)])))
+
+
+def free_cores(root: Path = Path("/")) -> int:
+    """Return the cores of this process that nothing else computes on now; at least one.
+
+    More threads than free cores wait for each other at every step: with both cores of a machine
+    taken, two threads trained at a tenth of the speed of one.
+    """
+    machine = os.cpu_count() or 1
+    return max(1, min(cores(root), machine - _busy(root)))
+
+
+def let_idle_threads_sleep() -> None:
+    """Let threads without work sleep: spinning takes cores from all others.
+
+    The libraries read it when they are loaded, which is when torch is. What is set already stays.
+    """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("KMP_BLOCKTIME", "0")
+
+
+def _busy(root: Path) -> int:
+    """Return how many other threads run or want to: the median of a few looks."""
+    try:
+        looks = [_running(root)]
+        for _ in range(_LOOKS - 1):
+            sleep(_APART)
+            looks.append(_running(root))
+    except (OSError, ValueError, IndexError):
+        return round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else 0
+    return max(0, sorted(looks)[_LOOKS // 2] - 1)  # this one runs too
+
+
+def _running(root: Path) -> int:
+    text = (root / "proc/stat").read_text()
+    return int(text.split("procs_running", 1)[1].split()[0])
 
 
 def _shares(root: Path) -> list[float]:

@@ -15,6 +15,9 @@ from tacit.report.blocks import Figure, Heading, PageBlock, SideBySide, number_t
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_SCRIPTS = ("plotly-basic.min.js", "page.js")
+"""plotly.js-basic-dist-min 4.1.1 as published: the part of plotly that draws what pages show."""
+
 
 @cache
 def templates() -> Environment:
@@ -59,16 +62,10 @@ def write_page(
             record=finite(record),
             version=__version__,
             style_sheet=_asset("page.css"),
-            scripts=_scripts() if drawn else [],
+            scripts=[_asset(name) for name in _SCRIPTS] if drawn else [],
         )
     )
     path.write_text(text, encoding="utf-8")
-
-
-def _scripts() -> list[str]:
-    from plotly.offline import get_plotlyjs  # noqa: PLC0415 - loads only when a page is written
-
-    return [get_plotlyjs(), _asset("page.js")]
 
 
 def _asset(name: str) -> str:

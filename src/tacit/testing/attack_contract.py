@@ -1,7 +1,6 @@
 """What every attack must do, as checks that the author of a new one can run.
 
->>> from tacit.attack import Norm
->>> AttackContract(Norm()).check_all()
+>>> AttackContract("norm").check_all()
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -23,6 +21,7 @@ from tacit.attack import Attack
 from tacit.errors import InputError, KnowledgeError, TacitError
 from tacit.evaluate import reveal
 from tacit.rows import FLOATS
+from tacit.testing.checks import Contract
 from tacit.types import Known, View
 
 _ROWS, _WIDTH = 48, 24
@@ -31,25 +30,22 @@ _NULL_BATCHES, _NULL_ROWS, _NULL_LEVEL = 100, 128, 1e-6
 
 
 @final
-@dataclass(frozen=True)
-class AttackContract:
-    """The checks, for one attack; each raises ``AssertionError`` with what went wrong.
+class AttackContract(Contract):
+    """The checks, for one attack or its spec; each raises ``AssertionError`` with what went wrong.
+
+    ``check_all`` runs them all and names the one that failed.
 
     Side information comes from :func:`tacit.evaluate.reveal`, so an attack that declares what it
     needs is checked without further ado.
     """
 
-    attack: Attack
+    def __init__(self, attack: str | Attack) -> None:
+        self.attack = attacks.get(attack)
 
-    @classmethod
-    def checks(cls) -> list[str]:
-        """Return the names of the checks, in the order in which they run."""
-        return [name for name in vars(cls) if name.startswith("check_") and name != "check_all"]
-
-    def check_all(self) -> None:
-        """Run every check."""
-        for name in self.checks():
-            getattr(self, name)()
+    @property
+    def subject(self) -> str:
+        """The spec of the attack."""
+        return str(self.attack)
 
     def check_declarations(self) -> None:
         """What it says of itself makes sense: the audit and its advice rely on it."""

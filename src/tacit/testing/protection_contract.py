@@ -19,6 +19,7 @@ from tacit.protect import get as get_protection
 from tacit.protect.base import Batch, draw
 from tacit.protect.noise_terms import Isotropic, Part, Shaped
 from tacit.rng import Key
+from tacit.testing.checks import Contract
 from tacit.testing.gradients import low_rank_cut, many_class_cut
 from tacit.types import Cut
 
@@ -27,11 +28,11 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 @final
-class ProtectionContract:
+class ProtectionContract(Contract):
     """Checks a protection through the guard, as users meet it, and its noise by its moments.
 
     With ``classes`` above 2, by batches of so many. Every ``check_*`` method raises
-    ``AssertionError`` with a reason; ``check_all`` runs them all.
+    ``AssertionError`` with a reason; ``check_all`` runs them all and names the one that failed.
 
     >>> ProtectionContract("iso(t=1)").check_all()
     """
@@ -40,15 +41,10 @@ class ProtectionContract:
         self.protection: Chain = get_protection(spec)
         self.classes = classes
 
-    def check_all(self) -> None:
-        """Run every check."""
-        for name in self.checks():
-            getattr(self, name)()
-
-    @classmethod
-    def checks(cls) -> list[str]:
-        """Return the names of all checks, for parametrised tests."""
-        return [name for name in vars(cls) if name.startswith("check_") and name != "check_all"]
+    @property
+    def subject(self) -> str:
+        """The spec of the protection."""
+        return str(self.protection)
 
     def check_prints_back(self) -> None:
         """The spec string describes the same object."""

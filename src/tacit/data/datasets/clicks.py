@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from tacit.data.build import Chunk, Layout
 from tacit.data.cache import cached
 from tacit.data.draws import Array
-from tacit.data.readers import Arrow, Refuse, TextFile, categories, ids, labels, numbers, seconds
+from tacit.data.readers import Arrow, Refuse, categories, ids, labels, numbers, seconds
 from tacit.data.tables import Table
+from tacit.data.text_file import TextFile
 
 _CRITEO = ("label", *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27)))
 _CONVERSION = (

@@ -27,6 +27,7 @@ import numpy as np
 from tacit.data.build import Chunk, Layout
 from tacit.data.cache import cached
 from tacit.data.draws import Array
+from tacit.data.formats import why_unreadable
 from tacit.data.tables import Columns, Table
 from tacit.errors import InputError
 
@@ -69,7 +70,7 @@ def _ready(path: Path) -> Iterator[Chunk]:
             matrix, labels, training = file["X"], file["y"].astype(np.int64), file["is_train"]
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            f"{path} needs arrays X, y and is_train without objects: {error}"
+            f"{path} needs arrays X, y and is_train without objects: {why_unreadable(error)}"
         ) from None
     if matrix.shape != (len(labels), _WORDS) or not np.isin(labels, (0, 1)).all():
         raise InputError(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tacit.data.draws import Array, permutation
+from tacit.data.formats import why_unreadable
 from tacit.data.images import DecodedImages, cached_images
 from tacit.data.tables import Table
 from tacit.errors import InputError
@@ -141,7 +142,7 @@ def _ham10000(path: Path) -> DecodedImages:
             images, labels, ids, lesions = (file[name] for name in names)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"{path} needs arrays {', '.join(names)} without objects: {error}"
+            f"{path} needs arrays {', '.join(names)} without objects: {why_unreadable(error)}"
         ) from None
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise InputError(

@@ -15,8 +15,9 @@ import numpy as np
 
 from tacit.data.build import Chunk, Layout
 from tacit.data.cache import cached
-from tacit.data.readers import TextFile, categories, ids, labels, numbers
+from tacit.data.readers import categories, ids, labels, numbers
 from tacit.data.tables import Table
+from tacit.data.text_file import TextFile
 
 _WORDS = tuple(f"f{k}" for k in range(1, 58))
 _CODED = ("SEX", "EDUCATION", "MARRIAGE", "PAY_0", *(f"PAY_{k}" for k in range(2, 7)))
