@@ -1,6 +1,5 @@
 """A head of the label party's own, trained on embeddings of the trained bottom."""
 
-
 import numpy as np
 import pytest
 import torch

@@ -20,7 +20,7 @@ from tacit.party.label_head import HeadRows, head_of, keep_head, train_head
 from tacit.party.label_session import acceptor_of
 from tacit.party.metrics import HISTORY
 from tacit.party.silent_results import silent_results
-from tacit.party.state_files import Log, encoding_of, table_of
+from tacit.party.state_files import Log, check_rows, encoding_of, table_of
 from tacit.party.upload import receive_embeddings
 from tacit.state_dir import StateFolder
 from tacit.wire.protocol.messages import Bye
@@ -45,7 +45,7 @@ class SilentLabelSession:
         assert self.table.classes is not None  # noqa: S101 - a label party's table has labels
         self.classes: int = self.table.classes
         self.plan: TrainingPlan = config.plan(classes=self.classes)
-        self._check_rows(len(self.table))
+        check_rows(config, len(self.table))
         encoding_of(folder, self.table)
         with ExitStack() as opened:
             self.rounds = opened.enter_context(rounds_of(folder, self.table))
