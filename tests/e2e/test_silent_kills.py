@@ -1,4 +1,4 @@
-"""Either party is killed while its bottom learns, while embeddings are sent, while a head trains."""
+"""Parties are killed while a bottom learns, while embeddings are sent, while a head trains."""
 
 import signal
 
