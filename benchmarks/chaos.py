@@ -24,6 +24,7 @@ from typing import Any, final
 
 from parties import Pair, Quartet, differences  # type: ignore[import-not-found]
 from party_processes import AS_TYPED, Training, train  # type: ignore[import-not-found]
+from silent_parties import silent_differences, silent_pair  # type: ignore[import-not-found]
 from spaces import BANK, namespaces  # type: ignore[import-not-found]
 
 SEED = 20
@@ -46,11 +47,21 @@ class Case:
     kills: int = 0
     address: str | None = None
     several: bool = False
+    silent: bool = False
     seed: int = SEED
     happened: Counter[str] = field(default_factory=Counter)
 
     def pair(self, folder: Path) -> Any:  # noqa: ANN401 - of the tests, without types
         """Make the companies of this case: two, or a label party with three feature parties."""
+        if self.silent:  # 36 parts of 4 MB
+            return silent_pair(
+                folder,
+                rows=20_000,
+                width=2048,
+                bank={"epochs": self.epochs},
+                platform={"pretrain": "random"},
+                threads=1,
+            )
         bank = {
             "protect": self.protect,
             "labels": self.labels,
@@ -83,6 +94,29 @@ def killed(case: Case, pair: Any) -> None:  # noqa: ANN401
                 case.happened[f"{victim}: {moment.__name__}"] += 1
                 training.start(victim)
         training.finish(timeout=LONGEST)
+
+
+def upload_killed(case: Case, pair: Any) -> None:  # noqa: ANN401
+    """Kill one party or both as soon as another part is there, many times."""
+    rng = random.Random(case.seed)  # noqa: S311 - moments are no secret
+    stored = pair.state("bank") / "embeddings" / "platform.f32"
+    with Training(pair, command=AS_TYPED) as training:
+        while case.kills > sum(case.happened.values()):
+            held, deadline = _size(stored), monotonic() + LONGEST
+            while _size(stored) <= held:
+                assert monotonic() < deadline, training.running["bank"].said
+                sleep(0.0005)
+            sleep(rng.uniform(0, 0.03))
+            victims = rng.choice([["bank"], ["platform"], ["bank", "platform"]])
+            training.kill(*victims)
+            for victim in victims:
+                case.happened[victim] += 1
+                training.start(victim)
+        training.finish(timeout=LONGEST)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def start(_training: Any, _party: str, rng: random.Random) -> None:  # noqa: ANN401
@@ -178,6 +212,7 @@ def cases() -> list[Case]:
         Case("killed", "none", killed, kills=6),
         Case("killed", "none", killed, labels="rr(epsilon=1.0)", kills=6),
         Case("killed, three feature parties", marvell, killed, epochs=10, kills=30, several=True),
+        Case("killed during the upload", "silent", upload_killed, epochs=2, kills=20, silent=True),
         Case("cut off", marvell, cut_off, address=address),
         Case("slow", marvell, slowed, address=address),
     ]
@@ -240,16 +275,19 @@ def _round(case: Case) -> dict[str, Any]:
             "protection": " + ".join(filter(None, (case.protect, case.labels))),
             "happened": _told(case),
             "kills": sum(case.happened.values()) if case.kills else 0,
-            "steps": len(disturbed.releases()),
+            "steps": 0 if case.silent else len(disturbed.releases()),
             "seconds": round(ended - begun),
             "undisturbed": round(monotonic() - ended),
-            "difference": ", ".join(differences(disturbed, alone)),
+            "difference": ", ".join(
+                (silent_differences if case.silent else differences)(disturbed, alone)
+            ),
         }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--only", help="The cases with this in their name.")
     parser.add_argument("--into", type=Path, default=Path("chaos.jsonl"))
     asked = parser.parse_args()
     if asked.kills:
@@ -260,6 +298,8 @@ def main() -> int:
     )
     wrong = 0
     for case in cases():
+        if asked.only is not None and asked.only not in case.name:
+            continue
         row = _round(case)
         cells = (
             row["name"],

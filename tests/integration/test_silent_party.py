@@ -1,19 +1,39 @@
 """Parties that send embeddings once: what is stored, what crosses, and what does not."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from silent import WIDTH, Traffic, run_here, silent_pair, silent_quartet, stored
+from parties import PausedError, configure
+from silent_parties import (
+    WIDTH,
+    Traffic,
+    predicted_here,
+    run_here,
+    silent_pair,
+    silent_quartet,
+    stored,
+)
 from tacit import nets, pretrain
 from tacit.data import load_party
-from tacit.errors import UsageError
+from tacit.errors import PeerError, UsageError
+from tacit.heads import EmbeddedRows
+from tacit.party.acceptor import answer_hello
+from tacit.party.config import read_party_config
+from tacit.party.embeddings import StoredEmbeddings, UploadForm, rows_per_part
+from tacit.party.label_head import read_head
 from tacit.pretrain import Grid
+from tacit.state_dir import StateFolder
 from tacit.wire.protocol.codec import decode
+from tacit.wire.protocol.connection import Connection, RefusedError, Timings
+from tacit.wire.protocol.header import VERSION
 from tacit.wire.protocol.messages import Align, Bye, Hello, Upload
+from tacit.wire.protocol.state_machine import Role
+from tacit.wire.transport.memory import memory_transports
 
 ROWS = 400
 
@@ -187,3 +207,203 @@ def test_labels_of_one_class_fail_when_the_peer_is_gone_and_it_sees_nothing_of_i
     run_here(usual, traffic=traffic["usual"])
     assert traffic["one"].frames["label"] == traffic["usual"].frames["label"]
     assert pair.read("platform", "results.json")["ended"] == "finished"
+
+
+@pytest.mark.parametrize("victim", ["bank", "platform"])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_upload_goes_on_after_an_interruption_and_sends_nothing_twice(
+    tmp_path, monkeypatch, victim, after
+):
+    """Parts of 50 rows; a party ends before it says its next word, and is started again."""
+    monkeypatch.setattr("tacit.party.embeddings._VALUES", 50 * WIDTH)
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    whole = pair.copy(tmp_path / "whole")
+    run_here(whole)
+    interrupted = Traffic(stop=after, victim=victim)
+    with pytest.raises(PausedError):
+        run_here(pair, traffic=interrupted)
+    rest = Traffic()
+    run_here(pair, traffic=rest)
+    assert np.array_equal(stored(pair), stored(whole))
+    assert (pair.state("bank") / "head.safetensors").read_bytes() == (
+        whole.state("bank") / "head.safetensors"
+    ).read_bytes()
+    parts = [part.part for t in (interrupted, rest) for part in uploads(t) if part.bottom is None]
+    assert len(parts) - len(set(parts)) <= 1
+    assert sorted(set(parts)) == list(range(8))
+
+
+def test_a_label_party_starts_its_head_again_from_what_is_stored_without_a_peer(tmp_path):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    first = run_here(pair)["bank"]
+    head = pair.state("bank") / "head.safetensors"
+    before = head.read_bytes()
+    head.unlink()
+    again = run_here(pair, names=["bank"])["bank"]
+    assert (head.read_bytes(), again["test"]) == (before, first["test"])
+    configure(pair.bank, head="sklearn:LogisticRegression()")
+    other = run_here(pair, names=["bank"])["bank"]
+    assert other["head"]["spec"].startswith("sklearn:LogisticRegression")
+
+
+def test_a_further_version_has_its_own_matching_and_the_bottom_of_the_first(tmp_path):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    run_here(pair)
+    before = (pair.state("platform") / "bottom.safetensors").read_bytes()
+    for party in ("bank", "platform"):
+        configure(pair.folder / party / "party.toml", version=2)
+    table = pair.folder / "platform" / "features.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-20]))
+    found = run_here(pair)
+    assert len(stored(pair, version=2)) == found["bank"]["common"] < len(stored(pair))
+    later = pair.state("platform") / "version-2"
+    assert (later / "bottom.safetensors").read_bytes() == before
+    for party in ("bank", "platform"):
+        configure(pair.folder / party / "party.toml", version=3)
+    configure(pair.platform, refit=True)
+    run_here(pair)
+    assert (pair.state("platform") / "version-3" / "bottom.safetensors").read_bytes() != before
+
+
+WRONG = {
+    "a part out of order": (lambda size: [Upload(part=1, values=torch.zeros(size))], "was due"),
+    "another shape": (lambda size: [Upload(part=0, values=torch.zeros(3, 2))], "by the plan"),
+    "too large": (lambda size: [Upload(part=0, values=torch.full(size, 2e9))], "at most 1e"),
+    "codes": (lambda size: [Upload(part=0, codes=torch.zeros(size).byte())], "by the plan"),
+    "other bytes again": (
+        lambda size: [Upload(part=0, values=torch.full(size, v)) for v in (1.0, 2.0)],
+        "again .* with other",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_part_is_refused(tmp_path, name):
+    make, reason = WRONG[name]
+    folder = StateFolder(tmp_path / "state")
+    rows = 2 * rows_per_part(512)
+    form = UploadForm(rows=rows, width=512)
+    held = StoredEmbeddings(folder, "platform", common="ab" * 32, form=form)
+    assert held.begin("cd" * 32, anew=False) == 0
+    *before, last = make((rows_per_part(512), 512))
+    for upload in before:
+        held.take(upload)
+    with closing(folder), pytest.raises(PeerError, match=reason):
+        held.take(last)
+
+
+def test_another_bottom_is_refused_and_half_a_part_is_cut_off(tmp_path):
+    size = rows_per_part(512)
+    form = UploadForm(rows=size + 5, width=512)
+    with closing(StateFolder(tmp_path / "state")) as folder:
+        held = StoredEmbeddings(folder, "platform", common="ab" * 32, form=form)
+        held.begin("cd" * 32, anew=False)
+        held.take(Upload(part=0, values=torch.ones(size, 512)))
+        path = folder.path / "embeddings" / "platform.f32"
+        with path.open("ab") as file:
+            file.write(bytes(3 * 512 * 4))
+        again = StoredEmbeddings(folder, "platform", common="ab" * 32, form=form)
+        assert again.begin("cd" * 32, anew=False) == 1
+        assert path.stat().st_size == size * 512 * 4
+        again.take(Upload(part=1, values=torch.zeros(5, 512)))
+        assert again.complete
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(PeerError, match="another bottom"):
+            again.begin("ef" * 32, anew=False)
+
+
+BAD = {
+    "width is missing": ({"width": None}, "width is missing"),
+    "workers": ({"workers": 2, "worker": 0, "batch_size": 2}, "by one process"),
+    "labels": ({"labels": "rr(epsilon=1.0)"}, "no label is sent"),
+    "shared metrics": ({"share_metrics": True}, "depend on labels"),
+    "gafm": ({"objective": "gafm(delta=0.1)"}, "through gradients"),
+    "version without silent": ({"protect": "none", "width": None, "version": 2}, "version is"),
+    "width without silent": ({"protect": "none"}, "width = 6 is for embeddings"),
+    "a private head": ({"private_head": True}, "private already"),
+    "wire and codes": ({"wire": "bfloat16", "embed_bits": 8}, "whole codes"),
+    "pretrain at the label party": ({"pretrain": "pca"}, "is for the feature party"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_configuration_is_refused_in_one_line(tmp_path, name):
+    changes, reason = BAD[name]
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    configure(pair.bank, **changes)
+    with pytest.raises(UsageError, match=reason) as refused:
+        read_party_config(pair.bank)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"embed_bits": 8}, "plans differ in embed_bits: 32 here, 8 there"),
+        ({"width": 5}, r"plans differ in cut: \(6,\) here, \(5,\) there"),
+        ({"version": 2, "refit": True}, "plans differ in upload_version: 1 here, 2 there"),
+        ({"protect": None, "width": None, "pretrain": None}, '"purpose":"upload"'),
+    ],
+)
+def test_a_setting_that_differs_is_named_to_both(tmp_path, change, reason):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    configure(pair.platform, **change)
+    bank, platform = (read_party_config(p) for p in (pair.bank, pair.platform))
+    ours, theirs = bank.plan(classes=2), platform.plan(classes=2)
+    hello = Hello(versions=(VERSION,), party="platform", plan_digest=theirs.digest())
+    here, _ = memory_transports()
+    with (
+        Connection(here, Role.LABEL, timings=Timings()) as connection,
+        pytest.raises(PeerError, match=reason),
+    ):
+        answer_hello(connection, hello, name="bank", plan=ours, start=0)
+
+
+def test_fewer_common_rows_than_the_width_are_refused_on_both_sides(tmp_path):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS, width=40, platform={"pretrain": "random"})
+    features = pair.folder / "platform" / "features.csv"
+    header, *rows = features.read_text().splitlines(keepends=True)
+    theirs = {line.split(",")[0] for line in labels_of(pair)}
+    common = [number for number, line in enumerate(rows) if line.split(",")[0] in theirs]
+    for number in common[30:]:
+        rows[number] = f"other-{rows[number]}"
+    features.write_text("".join([header, *rows]))
+    with pytest.raises(RefusedError, match="30 rows in common are fewer than width = 40"):
+        run_here(pair)
+
+
+def test_a_bottom_of_another_table_is_refused(tmp_path):
+    pair, other = (silent_pair(tmp_path / name, rows=r) for name, r in (("a", ROWS), ("b", 600)))
+    for each in (pair, other):
+        run_here(each)
+    for name in ("bottom.safetensors", "bottom.json"):
+        content = (other.state("platform") / name).read_bytes()
+        (pair.state("platform") / name).write_bytes(content)
+    with pytest.raises(UsageError, match="another table or schema"):
+        run_here(pair, names=["platform"])
+
+
+def test_an_estimator_that_is_not_installed_is_refused_before_anybody_is_there(tmp_path):
+    pair, traffic = silent_pair(tmp_path / "pair", rows=ROWS), Traffic()
+    configure(pair.bank, head="sklearn:NoSuchClassifier()")
+    with pytest.raises(UsageError, match="NoSuchClassifier"):
+        run_here(pair, traffic=traffic)
+    assert traffic.frames == {"label": [], "feature": []}
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+def test_predictions_are_those_of_the_two_parts_in_one_process(tmp_path, bits):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS, embed_bits=bits)
+    run_here(pair)
+    out = predicted_here(pair, tmp_path / "scores.csv")
+    common = np.load(pair.state("bank") / "matching.npy")
+    table = load_party(pair.bank.parent / "labels.csv", role="label", own_cache=tmp_path / "cache")
+    with closing(StateFolder(pair.state("bank"))) as folder:
+        head = read_head(folder, nets.Inputs(*table.inputs))
+    rows = EmbeddedRows(
+        embeddings=stored(pair), inputs=nets.Inputs(*table.inputs), source=table.source(common)
+    )
+    wanted = head.predict(rows, torch.arange(len(common))).numpy()
+    assert out == {
+        str(table.ids[row]): f"{score:.9g}" for row, score in zip(common, wanted, strict=True)
+    }

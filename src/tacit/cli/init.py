@@ -46,8 +46,19 @@ _LABEL = """\
 protect = "$protect"
 # labels = "$labels"   # randomise every label once instead: no epoch adds to it
 # budget = "$budget"          # refuses to begin if protect is not planned for all epochs
+
+$silent
+# head = "net"                   # trained on the embeddings; or "sklearn:..."
 $settings
 # witness = "../bank.witness"    # outside of state: shows if state was restored from a copy"""
+
+
+_SILENT = """\
+# Or send nothing that depends on labels: the bottom learns without them, its embeddings are sent
+# once, and a head is trained where the labels are. The price: embeddings show the features. Both
+# sides then say, in place of any other protect and of labels:
+# protect = "silent"
+# width = 32                     # numbers of an embedding; fewer show less"""
 
 
 def _lines(**values: Any) -> str:  # noqa: ANN401 - as the fields of the configuration say
@@ -71,7 +82,7 @@ def _party_file(name: str, given: Mapping[str, Any]) -> str:
     own = {"model": "mlp(hidden=32)", "threads": 1}  # both share a machine here
     agreed = {"epochs": given["epochs"], "seed": 7, "save_every": 50}
     label = Template(_LABEL).substitute(
-        given, settings=_lines(share_metrics=False, on_odd_embeddings="warn")
+        given, settings=_lines(share_metrics=False, on_odd_embeddings="warn"), silent=_SILENT
     )
     return Template(_FILE).substitute(
         whose=_WHOSE[name],
@@ -87,7 +98,7 @@ def _party_file(name: str, given: Mapping[str, Any]) -> str:
         ),
         own=_lines(**{key: own.get(key, fields[key].default) for key in _OWN}),
         agreed=_lines(**{key: agreed.get(key, fields[key].default) for key in _AGREED}),
-        rest=label if bank else _lines(record=False),
+        rest=label if bank else f'{_SILENT}\n# pretrain = "auto"\n\n{_lines(record=False)}',
     )
 
 

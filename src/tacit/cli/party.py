@@ -52,6 +52,13 @@ def party(
             "--remove-tables", help="Remove what was read of this party's table, labels included."
         ),
     ] = False,
+    remove_embeddings: Annotated[
+        bool,
+        typer.Option(
+            "--remove-embeddings",
+            help="Label party: remove what feature parties uploaded for a head, of all versions.",
+        ),
+    ] = False,
     worker: Annotated[
         int | None,
         typer.Option(metavar="NUMBER", help="Which of the party's workers this is, from 0 on."),
@@ -70,8 +77,8 @@ def party(
         found = _allow(chosen, allow_again)
     elif match_again:
         found = _match_again(chosen)
-    elif remove_tables:
-        found = _remove_tables(chosen)
+    elif remove_tables or remove_embeddings:
+        found = _remove(chosen, tables=remove_tables, embeddings=remove_embeddings)
     else:
         found = _run(chosen)
     show(found, as_json=as_json)
@@ -167,22 +174,26 @@ def _allow(config: PartyConfig, step: int) -> dict[str, Any]:
 
 def _match_again(config: PartyConfig) -> dict[str, Any]:
     from tacit.party.alignment_cache import allow_matching  # noqa: PLC0415 - as above
+    from tacit.party.embeddings import has_uploads  # noqa: PLC0415 - as above
     from tacit.party.label_secrets import has_released  # noqa: PLC0415 - as above
     from tacit.party.state_files import checkpoints_of  # noqa: PLC0415 - as above
     from tacit.state_dir import StateFolder  # noqa: PLC0415 - loads torch
 
     if config.worker:
         raise UsageError(f"--match-again: worker 0 matches ids, this is worker {config.worker}")
-    if not config.state.exists():
-        raise UsageError(f"--match-again: {config.state} does not exist, nothing was matched")
-    with StateFolder(config.state) as folder:
+    if not config.own_state.exists():
+        raise UsageError(f"--match-again: {config.own_state} does not exist, nothing was matched")
+    with StateFolder(config.own_state) as folder:
         begun = bool(checkpoints_of(config).steps()) or has_released(config.state)
+        if config.silent:
+            begun = has_uploads(folder.path)
         number = allow_matching(folder, begun=begun)
-    return {"party": config.name, "matching_round": number, "state": str(config.state)}
+    return {"party": config.name, "matching_round": number, "state": str(folder.path)}
 
 
-def _remove_tables(config: PartyConfig) -> dict[str, Any]:
+def _remove(config: PartyConfig, *, tables: bool, embeddings: bool) -> dict[str, Any]:
     from tacit import data  # noqa: PLC0415 - loads pyarrow
+    from tacit.party.embeddings import EMBEDDINGS  # noqa: PLC0415 - as above
     from tacit.party.predict import PREDICTED  # noqa: PLC0415 - as above
     from tacit.party.state_files import TABLES  # noqa: PLC0415 - as above
     from tacit.state_dir import StateFolder, remove_own  # noqa: PLC0415 - loads torch
@@ -190,9 +201,14 @@ def _remove_tables(config: PartyConfig) -> dict[str, Any]:
     removed = []
     if config.own_state.exists():
         with StateFolder(config.own_state) as folder:
-            paths = [folder.path / name for name in (TABLES, PREDICTED)]
+            names = [
+                *((TABLES, PREDICTED) if tables else ()),
+                *((EMBEDDINGS,) if embeddings else ()),
+            ]
+            places = [folder.path, *sorted(config.state.glob("version-*"))]
+            paths = [place / name for place in dict.fromkeys(places) for name in names]
             removed = [str(path) for path in paths if remove_own(path)]
-    if config.data.is_file() and data.forget_party(config.data, role=config.role):
+    if tables and config.data.is_file() and data.forget_party(config.data, role=config.role):
         removed.append(str(data.cache_directory()))
     return {"party": config.name, "removed": ", ".join(removed) or "nothing was there"}
 

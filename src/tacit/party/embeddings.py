@@ -28,6 +28,8 @@ from tacit.wire.protocol.messages import Upload
 from tacit.wire.protocol.plan import TrainingPlan
 
 EMBEDDINGS = "embeddings"
+UPLOADED = "upload.json"
+"""What a feature party notes in its state folder when the label party has everything."""
 _VALUES = 1 << 20  # in one part: 4 MB
 _FORMAT = 1
 
@@ -279,6 +281,6 @@ def _as_lists(grid: Grid) -> list[list[float]]:
     return [grid.low.tolist(), grid.step.tolist()]
 
 
-def remove_embeddings(folder: Path) -> bool:
-    """Remove all that feature parties uploaded into a state folder; return whether it was there."""
-    return remove_own(folder / EMBEDDINGS)
+def has_uploads(state: Path) -> bool:
+    """Whether an upload has begun, as far as a party of either role has noted in its folder."""
+    return (state / UPLOADED).exists() or any((state / EMBEDDINGS).glob("*.json"))

@@ -16,7 +16,7 @@ from tacit.party.backoff import Backoff
 from tacit.party.build import OwnColumns, build_feature
 from tacit.party.calling import Caller, dialler
 from tacit.party.config import PartyConfig
-from tacit.party.embeddings import UploadForm
+from tacit.party.embeddings import UPLOADED, UploadForm
 from tacit.party.greeting import greet
 from tacit.party.proxies import RemoteLabel
 from tacit.party.record_exchange import RecordCopy, hand_back
@@ -31,7 +31,7 @@ from tacit.party.state_files import (
     table_of,
     waiting_for,
 )
-from tacit.party.upload import UPLOADED, send_embeddings
+from tacit.party.upload import send_embeddings
 from tacit.party.workers.group import worker_group
 from tacit.state_dir import StateFolder
 from tacit.tape.tape import TapeWriter

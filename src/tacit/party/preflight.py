@@ -13,6 +13,7 @@ from tacit.party.acceptor import answer_hello, hear_hello
 from tacit.party.budget_plan import plan_party
 from tacit.party.config import PartyConfig, identity_of
 from tacit.party.greeting import greet
+from tacit.party.label_head import head_of
 from tacit.party.state_files import check_rows
 from tacit.state_dir import own_folder
 from tacit.wire.protocol.connection import Connection, Timings
@@ -32,7 +33,9 @@ def check_party(config: PartyConfig) -> dict[str, Any]:
     rows, classes = _table_of(config)
     check_rows(config, rows)
     plan = config.plan(classes=classes)
-    if config.role == "label":
+    if config.role == "label" and config.silent:
+        head_of(config)
+    elif config.role == "label":
         plan_party(config, classes=classes)
     found = {"party": config.name, "role": config.role, "rows": rows, "plan": plan.digest()}
     ask = _ask if config.role == "feature" else _wait

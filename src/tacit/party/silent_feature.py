@@ -13,10 +13,10 @@ from tacit.party.alignment_cache import keep_matching, matching_of, rounds_of
 from tacit.party.bottom import SentBottom, kept_before, kept_bottom
 from tacit.party.calling import Caller, dialler
 from tacit.party.config import PartyConfig
-from tacit.party.embeddings import UploadForm
+from tacit.party.embeddings import UPLOADED, UploadForm
 from tacit.party.greeting import greet
-from tacit.party.state_files import ENCODING, TABLES, Log, encoding_of, waiting_for
-from tacit.party.upload import UPLOADED, send_embeddings
+from tacit.party.state_files import ENCODING, TABLES, Log, check_rows, encoding_of, waiting_for
+from tacit.party.upload import send_embeddings
 from tacit.state_dir import StateFolder
 from tacit.wire.protocol.connection import Connection
 from tacit.wire.protocol.messages import Bye
@@ -40,6 +40,7 @@ class SilentFeatureSession:
         self.config, self.folder, self._log = config, folder, log
         self.plan: TrainingPlan = config.plan(classes=config.classes)
         self.table = _table_of(config, folder)
+        check_rows(config, len(self.table))
         encoding_of(folder, self.table)
         self._common: Alignment | None = None
         self._parts = 0

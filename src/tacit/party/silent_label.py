@@ -20,7 +20,7 @@ from tacit.party.label_head import HeadRows, head_of, keep_head, train_head
 from tacit.party.label_session import acceptor_of
 from tacit.party.metrics import HISTORY
 from tacit.party.silent_results import silent_results
-from tacit.party.state_files import Log, encoding_of, table_of
+from tacit.party.state_files import Log, check_rows, encoding_of, table_of
 from tacit.party.upload import receive_embeddings
 from tacit.state_dir import StateFolder
 from tacit.wire.protocol.messages import Bye
@@ -45,14 +45,14 @@ class SilentLabelSession:
         assert self.table.classes is not None  # noqa: S101 - a label party's table has labels
         self.classes: int = self.table.classes
         self.plan: TrainingPlan = config.plan(classes=self.classes)
-        self._check_rows(len(self.table))
+        check_rows(config, len(self.table))
         encoding_of(folder, self.table)
         with ExitStack() as opened:
             self.rounds = opened.enter_context(rounds_of(folder, self.table))
             self._open = opened.pop_all()
-        self._common = self._matching(config.peers).held
-        if self._common is not None:
-            self._take(self._common)
+        self.common = self._matching(config.peers).held
+        if self.common is not None:
+            self._take(self.common)
 
     def close(self) -> None:
         """Close the record of what was matched."""
@@ -83,14 +83,14 @@ class SilentLabelSession:
 
     def finish(self, ended: str) -> dict[str, Any]:
         """Train the head on what is stored; return what is known of the run."""
-        config, common = self.config, self._common
+        config, common = self.config, self.common
         assert common is not None  # noqa: S101 - all embeddings are here
         trained = train_head(
             config,
             self.head,
             table=self.table,
             common=common,
-            stored=self._stored,
+            stored=self.stored,
             log=self._log,
         )
         (each,) = self.plan.cut
@@ -137,20 +137,20 @@ class SilentLabelSession:
     def _take(self, common: Alignment) -> None:
         """Take the rows that are common, and what is stored of them."""
         form = UploadForm.of(self.plan, len(common))
-        self._common = common
-        self._stored = [
+        self.common = common
+        self.stored = [
             StoredEmbeddings(self.folder, peer, common=common.digest, form=form)
             for peer in self.config.peers
         ]
 
     def _awaited(self) -> tuple[str, ...]:
         """Return the feature parties that do not know yet that all is here."""
-        if self._common is None:
+        if self.common is None:
             return self.config.peers
-        return tuple(held.peer for held in self._stored if not held.dismissed)
+        return tuple(held.peer for held in self.stored if not held.dismissed)
 
     def _complete(self) -> bool:
-        return self._common is not None and all(held.complete for held in self._stored)
+        return self.common is not None and all(held.complete for held in self.stored)
 
     def _converse(
         self, acceptor: Acceptor, peers: list[PeerSession], done: Callable[[int, int], None]
@@ -171,10 +171,10 @@ class SilentLabelSession:
             f"version {self.config.version}: {', '.join(names)} here, {len(common)} rows in "
             f"common, {self.plan.cut[0]} numbers of each to come"
         )
-        stored = [held for held in self._stored if held.peer in names]
+        stored = [held for held in self.stored if held.peer in names]
 
         def told(_: StoredEmbeddings) -> None:
-            done(sum(held.due for held in self._stored), sum(h.form.parts for h in self._stored))
+            done(sum(held.due for held in self.stored), sum(h.form.parts for h in self.stored))
 
         receive_embeddings(connections, stored, told=told)
         for connection, held in zip(connections, stored, strict=True):
@@ -184,8 +184,8 @@ class SilentLabelSession:
 
     def _settle(self, common: Alignment) -> None:
         """Refuse common rows that will not do; those of an upload that has begun stay."""
-        before = self._common
-        begun = before is not None and any(held.bottom is not None for held in self._stored)
+        before = self.common
+        begun = before is not None and any(held.bottom is not None for held in self.stored)
         if begun and before is not None and before.digest != common.digest:
             raise UsageError(
                 f"this upload began with other common examples than today's {len(common)}: bring "

@@ -61,10 +61,23 @@ def checkpoints_of(config: PartyConfig) -> CheckpointStore:
 
 def check_rows(config: PartyConfig, rows: int) -> None:
     """Refuse a table that cannot fill one batch, however many of its rows are common."""
+    if config.silent:
+        _check_width(config, rows)
+        return
     left = rows - round(rows * config.test_percent / 100)
     if left < config.batch_size:
         raise UsageError(
             f"data {config.data}: its {rows} rows leave at most {left} to train on, fewer than one "
             f"batch of {config.batch_size}, so there would be no step: take a smaller batch_size "
             "on both sides, or more rows"
+        )
+
+
+def _check_width(config: PartyConfig, rows: int) -> None:
+    assert config.width is not None  # noqa: S101 - the configuration was checked
+    if rows < config.width:
+        raise UsageError(
+            f"data {config.data}: {rows} rows are fewer than width = {config.width}: an embedding "
+            "of each has more numbers than there are rows; take a smaller width on both sides, or "
+            "more rows"
         )

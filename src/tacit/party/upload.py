@@ -18,8 +18,6 @@ from tacit.wire.protocol.messages import Upload
 
 Embed = Callable[[Tensor], Tensor]
 """What makes embeddings of rows by their positions in the common order."""
-UPLOADED = "upload.json"
-"""What a feature party notes in its state folder when the label party has everything."""
 Told = Callable[[int, int], None]
 
 
