@@ -109,7 +109,7 @@ def summary(found: InputAudit) -> dict[str, Any]:
 
 
 def numbers(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the median and mean gain over columns, how many are rebuilt by half or more, and the worst."""
+    """Return the median and mean gain of columns, how many reach one half, and the worst."""
     gains = [row["gain"] for row in rows if row["gain"] is not None]
     return {
         "median": float(np.median(gains)),
