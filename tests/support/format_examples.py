@@ -284,6 +284,9 @@ TRAININGS = {
         "--hold-out",
         0.2,
     ),
+    "silent": ("--protect", "silent", "--pretrain", "svd", "--width", 8, "--epochs", 2),
+    "private head": ("--labels", "rr(epsilon=0.575)", "--private-head", "--epochs", 1),
+    "beside silence": ("--compare-silent", "--pretrain", "svd", "--width", 8, "--epochs", 1),
 }
 
 
@@ -374,7 +377,7 @@ def _run_parties(configs):
     return [json.loads(out) for out, _, _ in ended]
 
 
-LISTS = ("protections", "labels", "attacks", "models", "objectives")
+LISTS = ("protections", "labels", "attacks", "models", "objectives", "pretrain", "heads")
 
 
 def list_forms():

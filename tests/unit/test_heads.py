@@ -257,6 +257,18 @@ def test_a_random_state_that_is_given_stays():
     assert heads.get("sklearn:RandomForestClassifier").make(seed=-1).random_state == 2**32 - 1
 
 
+@pytest.mark.parametrize("spec", [*BY_EPOCHS, *ESTIMATORS, "sklearn:KNeighborsClassifier(90)"])
+def test_a_head_that_can_be_saved_passes_before_there_are_rows(spec):
+    heads.get(spec.replace("(90)", "(n_neighbors=90)")).check()
+
+
+def test_an_estimator_that_could_not_be_read_back_is_refused_before_there_are_rows():
+    spec = "sklearn:KNeighborsClassifier(metric='chebyshev', algorithm='ball_tree')"
+    with pytest.raises(InputError, match="ChebyshevDistance64, which is not on the list") as caught:
+        heads.get(spec).check()
+    assert "\n" not in str(caught.value)
+
+
 def test_an_estimator_that_fails_on_the_rows_says_so():
     rows, labels = examples()
     order = torch.arange(ROWS)

@@ -51,7 +51,7 @@ class TrainConfig(TrainingSettings):
 
     @model_validator(mode="after")
     def _held_out_rows_have_a_use(self) -> Self:
-        if self.hold_out is not None and self.stream:
+        if self.hold_out is not None and self.stream and not self.silent:
             raise ValueError(
                 "--hold-out is for epochs: a stream is tested on a day before it trains on it, "
                 "leave one of both out"

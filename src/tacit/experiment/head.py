@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -76,10 +76,11 @@ def train_head(
     def done(end: HeadEpoch) -> None:
         found = utility(end.head.predict(rows, test).numpy(), truth)
         history.append(_part(end, found))
+        number = end.number - 1
         at, steps = end.number * per_epoch, end.most * per_epoch
-        tell(
-            Progress(step=at, steps=steps, part=end.number - 1, loss=end.loss, test=found, leak={})
-        )
+        seen = Progress(step=at, steps=steps, part=number, loss=end.loss)
+        tell(seen)
+        tell(replace(seen, test=found, leak={}))
 
     start = time.perf_counter()
     fitted = head.fit(

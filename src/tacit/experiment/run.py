@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from tacit import data, nets, objective
+from tacit import data, heads, nets, objective
 from tacit.errors import UsageError
 from tacit.experiment.batches import DaySchedule, check_days, check_epochs
 from tacit.experiment.config import TrainConfig
@@ -79,6 +79,8 @@ class Experiment(Trial):
         self.schedule = self._schedule()
         self.tapes: list[TapeWriter] = []
         self.private: TrainedHead | None = None
+        if config.private_head:
+            heads.get(config.head or "net").check()
         self.ends: list[FeatureEnd] = list(self.features)
 
     @property

@@ -89,6 +89,7 @@ class SilentExperiment(Trial):
         super().__init__(config)
         fitting_objective(config.objective, classes=self.table.classes, parties=1, combine="sum")
         self.head = heads.get(config.head or "net")
+        self.head.check()
         reader = TableReader(self.table, rows=self.learning_rows)
         self._own = [
             OwnColumns(inputs=reader.inputs(part), source=reader.source(part))

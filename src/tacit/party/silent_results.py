@@ -85,7 +85,7 @@ def silent_results(
         "label_certificate": None,
         "planned": None,
         "ledger": None,
-        "warnings": [],
+        "warnings": {"odd_embeddings": 0},
         "releases": 0,
         "release_parameters": {},
         "head": head,

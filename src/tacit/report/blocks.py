@@ -90,11 +90,15 @@ class Items:
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """The answer of the page: the state in words, then one sentence."""
+    """The answer of the page: the state in words, then one sentence.
+
+    ``attacked`` says whether attacks came to it: then others may find more.
+    """
 
     kind: ClassVar[str] = "verdict"
     state: str
     text: str
+    attacked: bool = True
 
     @property
     def style(self) -> str:

@@ -20,8 +20,9 @@ from tacit.report.blocks import (
     Verdict,
 )
 from tacit.report.figures import Plot, Series, line_plot
+from tacit.report.gafm_parts import gafm_parts
 from tacit.report.page import write_page
-from tacit.report.plots import COMPONENTS, Dot, component_plot, dots, ratio_plot, trade_off
+from tacit.report.plots import Dot, dots, trade_off
 from tacit.report.tradeoff import NOTHING_LEAKED
 
 _MEMORY = "memory"  # the attack that adds up all releases; its result may stand by itself
@@ -71,10 +72,10 @@ class _Run:
         >>> _Run("a", Fields({"leak": {"norm": {"pooled": 0.5}}, "memory_leak": 0.9}, "")).worst()
         (0.9, 'memory')
         >>> _Run("a", Fields({"protection": "silent"}, "")).worst()
-        (0.5, 'nothing was sent')
+        (0.5, '')
         """
         if self.silent:
-            return NOTHING_LEAKED, "nothing was sent"
+            return NOTHING_LEAKED, ""
         values = [(leak.number("pooled"), name) for name, leak in self.leaks.items()]
         known = [(value, name) for value, name in values if value is not None]
         return max(known, default=(None, ""))
@@ -127,26 +128,6 @@ _SILENT = (
     "A silent run sends no gradient: its worst leak is 0.5 by construction, whatever the features "
     "tell of labels. Its price is on the other side: embeddings show inputs."
 )
-_GRADIENTS = (
-    "Each point is an example of the last epoch. Where the two classes lie apart along the "
-    "gradient's axis, the gradient tells the label. The objective is designed so that its parts "
-    "move the classes in opposite directions and cancel out. The distance under each picture is a "
-    "cross-fitted lower estimate of the total variation between the classes: 0 is no difference."
-)
-_EMBEDDING_LEAK = (
-    "The feature parties' own output, by itself and without any gradient, ranks the labels of "
-    "examples that were held out with an AUC of {value:.3f}: what a gradient hides is not hidden "
-    "from whoever holds the trained embedding."
-)
-_JOINT_LEAK = (
-    "Read beside the embedding that each belongs to, the gradients of this one epoch tell "
-    "the label with an AUC of {value:.3f} to whoever knows half of the labels (nearest neighbours, "
-    "each half judged by the other)."
-)
-_FLIPPED = (
-    "The generator had learnt the two classes the wrong way round (raw test AUC {value:.3f}); the "
-    "label party reversed its predictions by its training labels, without sending anything."
-)
 
 
 def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
@@ -169,7 +150,7 @@ def runs_page(path: Path, runs: Mapping[str, Mapping[str, Any]]) -> None:
             *_over_time(every),
             *_tradeoff(every),
             *_layers(every),
-            *_gradient_parts(every),
+            *gafm_parts({run.name: run.found for run in every}),
             *_releases(every),
         ],
         record={"runs": kept},
@@ -191,7 +172,8 @@ def _verdicts(runs: Sequence[_Run]) -> list[PageBlock]:
         (name, one.text("state"), one.text("text")) for name, one in found if one is not None
     ]
     if len(runs) == 1:
-        return [Verdict(state, text) for _, state, text in verdicts]
+        attacked = not runs[0].silent
+        return [Verdict(state, text, attacked) for _, state, text in verdicts]
     return [Paragraph(f"{name}: {text}") for name, state, text in verdicts if state == "leaks"]
 
 
@@ -213,17 +195,27 @@ def _facts(run: _Run) -> list[tuple[str, Cell, str]]:
     return [
         ("Protection", found.text("protection") or None, found.text("objective")),
         ("Test AUC", run.test_auc, _note("accuracy", test.number("accuracy"))),
-        ("Worst leak AUC", leak, attack if run.silent or not attack else f"by {attack}"),
+        ("Worst leak AUC", leak, _found_by(run, attack)),
         (
             "Bound of one release",
             run.bound,
-            "for honest batches, under its assumption"
-            if run.bound is not None
-            else "no certificate",
+            _holds_for(run),
         ),
         ("Steps", found.number("steps"), f"{found.number('epochs') or '–'} epochs"),
         ("Seconds", found.number("seconds"), _note("steps/s", found.number("steps_per_second"))),
     ]
+
+
+def _found_by(run: _Run, attack: str) -> str:
+    if run.silent:
+        return "no gradient was sent"
+    return f"by {attack}" if attack else ""
+
+
+def _holds_for(run: _Run) -> str:
+    if run.silent:
+        return "by construction, whatever the other side does"
+    return "no certificate" if run.bound is None else "for honest batches, under its assumption"
 
 
 def _table(runs: Sequence[_Run]) -> TableBlock:
@@ -279,8 +271,9 @@ def _beside_silence(runs: Sequence[_Run]) -> list[PageBlock]:
         if below:
             told.append(
                 Paragraph(
-                    f"Below {silent.name}, which sent no gradient (test AUC {silent.test_auc:.4f}): "
-                    f"{', '.join(below)}. Their gradients are not worth sending."
+                    f"Below {silent.name}, which sent no gradient and has a test AUC of "
+                    f"{silent.test_auc:.4f}: {', '.join(below)}. Their gradients are not worth "
+                    "sending."
                 )
             )
     if any(run.silent for run in runs):
@@ -438,69 +431,3 @@ def _numbers(parts: Sequence[Fields]) -> list[float | None]:
 
 def _note(what: str, number: float | None) -> str:
     return "" if number is None else f"{what} {number:.3f}"
-
-
-def _gradient_parts(runs: Sequence[_Run]) -> list[PageBlock]:
-    """Return the parts of the gradients at a cut one number wide, and what the embedding tells."""
-    blocks: list[PageBlock] = []
-    for run in runs:
-        found = run.found.part_or_empty("components")
-        if not found.numbers("label"):
-            continue
-        gradients = found.part_or_empty("gradients")
-        plots = [
-            Figure(
-                component_plot(
-                    name,
-                    _or_zero(found.numbers("prediction")),
-                    _or_zero(gradients.numbers(name)),
-                    _or_zero(found.numbers("label")),
-                )
-            )
-            for name in gradients.value
-        ]
-        distances = found.part_or_empty("tvd")
-        rows: list[list[Cell]] = [
-            [COMPONENTS.get(name, name), distances.number(name)] for name in gradients.value
-        ]
-        title = "Prediction against gradient" + (f": {run.name}" if len(runs) > 1 else "")
-        blocks += [Heading(title), SideBySide(plots)]
-        blocks.append(TableBlock(["gradient", "distance of the classes"], rows, caption=title))
-        blocks += [Paragraph(_GRADIENTS), *_gafm_notes(run.found), *_delta_selection(run.found)]
-    return blocks
-
-
-def _gafm_notes(found: Fields) -> list[PageBlock]:
-    notes: list[PageBlock] = []
-    own = found.number("embedding_leak")
-    if own is not None:
-        notes.append(Paragraph(_EMBEDDING_LEAK.format(value=own)))
-    joint = found.part_or_empty("components").number("joint_leak")
-    if joint is not None:
-        notes.append(Paragraph(_JOINT_LEAK.format(value=joint)))
-    raw = found.part_or_empty("test").number("raw_auc")
-    if found.part_or_empty("objective_record").flag("flipped") and raw is not None:
-        notes.append(Paragraph(_FLIPPED.format(value=raw)))
-    claim = found.part_or_empty("objective_record").text("claim")
-    if claim:
-        notes.append(Paragraph(f"What the objective claims: {claim}."))
-    return notes
-
-
-def _delta_selection(found: Fields) -> list[PageBlock]:
-    choice = found.part_or_empty("delta_selection")
-    ratios: dict[str, dict[float, float]] = {}
-    for row in choice.rows("rows"):
-        delta = row.number("delta")
-        for attack in row.part_or_empty("ratios").value:
-            value = row.part_or_empty("ratios").number(attack)
-            if delta is not None and value is not None:
-                ratios.setdefault(attack, {})[delta] = value
-    if not ratios:
-        return []
-    title = "Leak AUC / training AUC over delta"
-    return [Figure(ratio_plot(ratios, title=title, chosen=choice.number("delta")))]
-
-
-def _or_zero(values: Sequence[float | None]) -> list[float]:
-    return [0.0 if value is None else value for value in values]
