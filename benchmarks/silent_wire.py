@@ -54,10 +54,11 @@ class Relay:
 
     def _accept(self) -> None:
         while True:
+            here, _ = self._socket.accept()
             try:
-                here, _ = self._socket.accept()
                 there = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:  # nobody listens any more, here or there
+            except OSError:  # the label party does not listen yet
+                here.close()
                 continue
             for source, target, counted in ((here, there, True), (there, here, False)):
                 threading.Thread(
@@ -192,6 +193,7 @@ def main() -> int:
             platform={"pretrain": "random"},
         )
         found = upload(pair, width=asked.width)
+        print(found, file=sys.stderr, flush=True)
         speed = head_speed(pair, repeats=asked.repeats)
     print(
         "| rows | width | bytes per row over TLS | of rows x width x 4 | upload MB/s | head / bare "

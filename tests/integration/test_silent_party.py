@@ -1,6 +1,7 @@
 """Parties that send embeddings once: what is stored, what crosses, and what does not."""
 
 import json
+import threading
 from contextlib import closing
 
 import numpy as np
@@ -19,12 +20,14 @@ from silent_parties import (
     stored,
 )
 from tacit import nets, pretrain
+from tacit.cli import main
 from tacit.data import load_party
 from tacit.errors import PeerError, UsageError
 from tacit.heads import EmbeddedRows
-from tacit.party.acceptor import answer_hello
+from tacit.party.acceptor import answer_hello, hear_hello
 from tacit.party.config import read_party_config
 from tacit.party.embeddings import StoredEmbeddings, UploadForm, rows_per_part
+from tacit.party.greeting import greet
 from tacit.party.label_head import read_head
 from tacit.pretrain import Grid
 from tacit.state_dir import StateFolder
@@ -357,6 +360,38 @@ def test_a_setting_that_differs_is_named_to_both(tmp_path, change, reason):
         pytest.raises(PeerError, match=reason),
     ):
         answer_hello(connection, hello, name="bank", plan=ours, start=0)
+
+
+def test_silent_on_one_side_only_is_said_in_one_line_with_the_way_out(tmp_path):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    configure(pair.bank, protect="none", width=None)
+    ours, theirs = (read_party_config(p).plan(classes=2) for p in (pair.bank, pair.platform))
+    here, there = memory_transports()
+    with Connection(there, Role.LABEL, timings=Timings()) as label:
+
+        def answer():
+            hello = hear_hello(label)
+            with pytest.raises(PeerError) as wrong:
+                answer_hello(label, hello, name="bank", plan=ours, start=0)
+            label.refuse(str(wrong.value))
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with (
+            Connection(here, Role.FEATURE, timings=Timings()) as connection,
+            pytest.raises(UsageError, match='"silent" and width on both sides') as refused,
+        ):
+            greet(connection, name="platform", plan=theirs, offer=0)
+        answering.join()
+    assert "\n" not in str(refused.value)
+
+
+def test_the_page_of_a_silent_run_can_be_written(tmp_path):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    run_here(pair)
+    page = tmp_path / "page.html"
+    assert main(["report", str(pair.state("bank")), "--out", str(page)]) == 0
+    assert "silent" in page.read_text()
 
 
 def test_fewer_common_rows_than_the_width_are_refused_on_both_sides(tmp_path):

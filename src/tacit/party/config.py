@@ -167,6 +167,11 @@ class PartyConfig(TrainingSettings):
                         f'{name} is for uploads of embeddings: write protect = "{SILENT}", or '
                         f"leave {name} out"
                     )
+            if self.hold_out is not None and not self.private_head:
+                raise ValueError(
+                    "hold_out is for a head: between parties write it with "
+                    f'protect = "{SILENT}" or private_head = true, or leave it out'
+                )
             if self.private_head and self.workers > 1:
                 raise ValueError(
                     f"private_head: embeddings are uploaded by one process, and workers = "

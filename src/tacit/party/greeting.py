@@ -35,7 +35,8 @@ def greet(
     try:
         answer = connection.receive(Hello)
     except RefusedError as error:
-        raise UsageError(f"{error}; the plan here is {plan.described()}") from error
+        hint = _hint(plan, str(error))
+        raise UsageError(f"{error}; the plan here is {plan.described()}{hint}") from error
     problem = disagreement(hello, answer)
     if problem is not None:
         raise connection.wrong(problem)
@@ -50,3 +51,11 @@ def greet(
             f"only {offer} were offered"
         )
     return stop_of(answer)
+
+
+def _hint(plan: TrainingPlan, refusal: str) -> str:
+    """Return what to do where only one of two plans sends no gradient."""
+    purposes = {name for name in ("train", "upload") if f'"purpose":"{name}"' in refusal}
+    if len(purposes) == 1 and {plan.purpose, *purposes} == {"train", "upload"}:
+        return ': write protect = "silent" and width on both sides, or on neither'
+    return ""
