@@ -34,10 +34,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silent import embeddings, head_score
+from silent import HOLD_OUT, embeddings, head_score
 from tacit import data, nets, pretrain
 from tacit.audit import FeatureTable, InputAudit, audit_inputs
 from tacit.audit.inputs import inputs_record
+from tacit.experiment.batches import held_out
 from tacit.tape import open_tape
 
 OUT = Path("out/inputs")
@@ -91,7 +92,15 @@ def label_free(name: str, seed: int, spec: str) -> Iterator[tuple[str, Callable[
             bottom = pretrain.get(spec).fit(inputs, rows.numeric, rows.categorical, seed=seed)
             parts.extend(embeddings(bottom, table, part) for part in (train, test))
         sent, later = changed(parts[0], parts[1], change, seed)
-        score, _ = head_score((sent, labels[train]), (later, labels[test]), table.classes, seed)
+        own, held = held_out(np.arange(len(train)), HOLD_OUT, groups=None)
+        known = labels[train]
+        score, _ = head_score(
+            (sent[own], known[own]),
+            (sent[held], known[held]),
+            (later, labels[test]),
+            classes=table.classes,
+            seed=seed,
+        )
         return {"auc": score, **summary(audit_inputs(sent, features, seed=seed))}
 
     for change in ("", *(CHANGES if spec == BOTTOMS[name][0] else ())):

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
 
 from tacit.data import Table, read_schema, schema_path
-from tacit.data.readers import MISSING, Refuse, TextFile, categories, ids
+from tacit.data.readers import MISSING, Refuse, RowReader, categories, ids
+from tacit.data.table_file import reader_of
+from tacit.data.text_file import TextFile
 from tacit.errors import UsageError
 from tacit.spec import nearest
 
@@ -105,7 +106,7 @@ class FeatureTable:
 
     @classmethod
     def read(cls, path: Path, *, id_column: str | None = None) -> Self:
-        """Return the columns of a CSV or Parquet file.
+        """Return the columns of a file of any kind that a data set can be in.
 
         A tacit schema beside it says which columns are numbers and categories, and names the id.
         Without one, a column that holds only numbers is numeric, every other one categorical. An
@@ -114,15 +115,16 @@ class FeatureTable:
         beside = schema_path(path)
         schema = read_schema(beside) if beside.is_file() else None
         name = id_column or (schema.id if schema is not None else None) or _ID
-        typed = path.suffix.lower() == ".parquet"
-        columns, refuse = _parquet(path) if typed else _text(path)
+        reader = reader_of(path, None if schema is None else schema.separator)
+        typed = not isinstance(reader, TextFile)
+        columns, refuse = _read(reader)
         if name not in columns:
             raise UsageError(
                 f"{path}: has no id column {name!r}, {nearest(name, list(columns))}: name it with "
                 "--id-column"
             )
         if schema is not None:
-            schema.match(columns, where=path)
+            schema.match(columns, where=str(path))
             kinds = dict.fromkeys(schema.numeric, True) | dict.fromkeys(schema.categorical, False)
         else:
             kinds = {n: _is_number(v, typed=typed) for n, v in columns.items() if n != name}
@@ -147,27 +149,13 @@ def _whole(name: object) -> int | None:
     return found if abs(found) < _WHOLE else None
 
 
-def _text(path: Path) -> tuple[dict[str, Any], Refuse]:
-    """Return the columns of a CSV file as text."""
-    file = TextFile(path)
-    found = list(file.batches(file.columns()))
+def _read(reader: RowReader) -> tuple[dict[str, Any], Refuse]:
+    """Return the columns of a file, and what refuses one of its rows."""
+    found = list(reader.batches(reader.columns()))
     if not found:
-        raise UsageError(f"{path}: holds no rows: give the features of the tape's examples")
+        raise UsageError(f"{reader.where}: holds no rows: give the features of the tape's examples")
     table = pa.Table.from_batches([batch for _, batch in found])
     return {n: table[n].combine_chunks() for n in table.column_names}, found[0][0]
-
-
-def _parquet(path: Path) -> tuple[dict[str, Any], Refuse]:
-    try:
-        table = parquet.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UsageError(f"{path}: not a readable Parquet file ({reason}): save it again") from None
-
-    def refuse(row: int, problem: str) -> Any:  # noqa: ANN401 - it never returns
-        raise UsageError(f"{path}, row {row + 1}: {problem}")
-
-    return {n: table[n].combine_chunks() for n in table.column_names}, refuse
 
 
 def _is_number(column: Any, *, typed: bool) -> bool:  # noqa: ANN401 - pyarrow has no types

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tacit.experiment.config import TrainConfig
 
 _SHOWN = 25
-_FILES = (".csv", ".csv.gz", ".parquet")
 
 
 def features_of(
@@ -32,16 +31,17 @@ def features_of(
     """
     from tacit.audit import FeatureTable  # noqa: PLC0415 - loads torch
     from tacit.data import names  # noqa: PLC0415 - loads numpy
+    from tacit.data.formats import TABLE_FILES, is_table_file  # noqa: PLC0415 - as above
 
     config = config_beside(tape)
     trained = config is not None and config.dataset == given
-    if not trained and given.endswith(_FILES):
+    if not trained and is_table_file(given):
         if not Path(given).is_file():
             raise UsageError(f"--inputs {given}: there is no such file: check the path")
         return FeatureTable.read(Path(given), id_column=id_column)
     if not trained and given not in names():
         raise UsageError(
-            f"--inputs {given}: neither a {', '.join(_FILES)} file nor a data set: "
+            f"--inputs {given}: neither a {', '.join(TABLE_FILES)} file nor a data set: "
             f"{nearest(given, names())}"
         )
     if id_column is not None:
