@@ -78,6 +78,15 @@ def test_a_run_that_compared_itself_has_a_silent_row(tmp_path):
     assert re.search(r"\bsilent silent 0\.799\b", said)
 
 
+def test_a_private_head_stands_beside_the_model_of_both_parties(tmp_path):
+    path = tmp_path / "a.html"
+    runs_page(path, {"mine": {**RUNS["no protection"], "public_test": {"auc": 0.7123}}})
+    assert "of both parties" in words(path)
+    assert "0.712" in words(path)
+    runs_page(path, {"mine": RUNS["no protection"]})
+    assert "of both parties" not in words(path)
+
+
 # --- sweeps ---
 
 

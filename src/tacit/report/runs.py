@@ -62,6 +62,11 @@ class _Run:
         return self.found.part_or_empty("test").number("auc")
 
     @property
+    def public_auc(self) -> float | None:
+        """The same of the model of both parties, where a private head predicts."""
+        return self.found.part_or_empty("public_test").number("auc")
+
+    @property
     def bound(self) -> float | None:
         """What the last certificate claims for one release."""
         return self.found.part_or_empty("certificate").number("auc_bound")
@@ -101,12 +106,15 @@ def _memory(found: Fields) -> float | None:
 
 
 _SPAN = (0.49, 1.01)
-# Field, heading and value; the data set only where runs differ in it.
+_PUBLIC = "public_test.auc"
+# Field, heading and value; the data set only where runs differ in it, the model of both parties
+# only where a private head predicts in its place.
 _COLUMNS: tuple[tuple[str, str, Callable[[_Run], Cell]], ...] = (
     ("run", "run", lambda run: run.name),
     ("protection", "protection", lambda run: run.found.text("protection")),
     ("dataset", "data", lambda run: run.found.text("dataset")),
     ("test.auc", "test AUC", lambda run: run.test_auc),
+    (_PUBLIC, "of both parties", lambda run: run.public_auc),
     ("train.loss", "train loss", lambda run: run.found.part_or_empty("train").number("loss")),
     ("worst", "worst leak", lambda run: run.worst()[0]),
     ("worst_attack", "by", lambda run: run.worst()[1]),
@@ -219,11 +227,11 @@ def _holds_for(run: _Run) -> str:
 
 
 def _table(runs: Sequence[_Run]) -> TableBlock:
-    columns = [
-        column
-        for column in _COLUMNS
-        if column[0] != "dataset" or len({run.found.text("dataset") for run in runs}) > 1
-    ]
+    shown = {
+        "dataset": len({run.found.text("dataset") for run in runs}) > 1,
+        _PUBLIC: any(run.public_auc is not None for run in runs),
+    }
+    columns = [column for column in _COLUMNS if shown.get(column[0], True)]
     return TableBlock(
         [heading for _, heading, _ in columns],
         [[value(run) for _, _, value in columns] for run in [*runs, *_silent_rows(runs)]],
