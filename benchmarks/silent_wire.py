@@ -183,6 +183,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
     asked = parser.parse_args()
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         pair = silent_pair(
             Path(folder) / "pair",
