@@ -61,6 +61,7 @@ class ImageRuns:
     model: str
     epochs: int
     augment: bool = False
+    batch_size: int = 64
     rows: int | None = 10_000
 
 
@@ -98,7 +99,7 @@ def end_to_end(name: str, seed: int, **more: Any) -> dict[str, Any]:  # noqa: AN
     if name in IMAGES:
         runs = IMAGES[name]
         values |= {"model": runs.model, "rows": runs.rows, "epochs": runs.epochs}
-        values |= {"augment": runs.augment, **more}
+        values |= {"augment": runs.augment, "batch_size": runs.batch_size, **more}
     result = run(TrainConfig.of(values))[1]
     score = float(result["test"]["accuracy" if name in MANY_CLASSES else "auc"])
     return {"score": score, "selected": result["selected"]}
