@@ -147,9 +147,12 @@ class Trials:
         return found.objective if self.choose == "objective" else -held_out_margin(found, self.held)
 
     def _name(self, seed: int) -> str:
-        """Return a digest of all that decides what trials come to, except how many there are."""
+        """Return a digest of all that decides what trials come to, except how many there are.
+
+        A single one has another seed than the first of several.
+        """
         data, asked = self.data, (self.settings, self.ranges, self.choose, self.workers, seed)
-        found = hashlib.sha256(repr((asked, data.hidden)).encode())
+        found = hashlib.sha256(repr((asked, data.hidden, self.count == 1)).encode())
         tensors = (data.rows.embeddings, data.rows.gradients, data.group, data.prior, data.start)
         for tensor in (*tensors, self.held.embeddings, self.held.gradients):
             found.update(b"-" if tensor is None else tensor.contiguous().numpy().tobytes())
