@@ -38,7 +38,7 @@ def bounded(
         text=text,
         source=source,
         holds=holds if there else None,
-        expected=" and ".join(f"{rule} {limit:g}" for rule, limit in rules.items()),
+        expected=" and ".join(f"{rule} {limit:.4g}" for rule, limit in rules.items()),
         found=(measured or ", ".join(f"{value:.3f}" for value in there)) if there else "nothing",
     )
 
