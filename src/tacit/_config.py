@@ -26,6 +26,15 @@ BINS = 32
 RARE = 10
 """Values of a category with fewer training rows are one: else Avazu is learned by heart."""
 
+SILENT: Mapping[str, Any] = {
+    "epochs": 60,
+    "batch_size": 256,
+    "lr": 1e-3,
+    "weight_decay": 0.01,
+    "hold_out": 0.1,
+}
+"""What a head is trained with under ``protect = "silent"``, where nothing else is said."""
+
 PLAIN: Mapping[str, Any] = {
     "model": "wdl",
     "cut": None,

@@ -20,7 +20,7 @@ LAYERS = (
     {"measure"},
     {"accounting"},
     {"protect", "attack", "nets", "data", "objective"},
-    {"evaluate", "pretrain"},
+    {"evaluate", "pretrain", "heads"},
     {"guard", "monitor"},
     {"tape", "plugins"},
     {"training"},

@@ -33,9 +33,6 @@ class TrainConfig(TrainingSettings):
         default=defaults.RARE, ge=2, description="One value for all of fewer rows, 0: keep all."
     )
     augment: bool = Field(default=False, description="Shift and mirror images.")
-    hold_out: float | None = Field(
-        default=None, gt=0, le=0.5, description="Share to choose the best epoch by. [0]"
-    )
     seed: int = Field(default=0, description="Of all, and of the noise key: for study.")
     stream: bool = Field(default=False, description="One pass in time order, by day.")
     layers: bool = Field(default=False, description="Measure every layer too.")

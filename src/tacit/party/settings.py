@@ -10,9 +10,12 @@ from abc import ABC
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tacit import _config as defaults
+
+SILENT = "silent"
+"""What ``protect`` says where no gradient is sent: a mode of a run, no protection of gradients."""
 
 
 class TrainingSettings(BaseModel, ABC):
@@ -30,7 +33,44 @@ class TrainingSettings(BaseModel, ABC):
     combine: Literal["sum", "mean", "max", "product", "concat"] = Field(
         default="sum", description="sum, mean, max, product or concat."
     )
-    protect: str | None = Field(default=None, description="A spec of `tacit list protections`.")
+    protect: str | None = Field(
+        default=None, description="A spec of `tacit list protections`, or silent: send no gradient."
+    )
+    pretrain: str | None = Field(
+        default=None,
+        description="With silent: how the bottom learns without labels, of `tacit list pretrain`. "
+        "[auto]",
+    )
+    width: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="With silent: numbers in an embedding; fewer show less of the inputs. "
+        "[the method's own]",
+    )
+    embed_bits: Literal[32, 8, 4] = Field(
+        default=32, description="With silent: bits of a number sent; fewer save traffic only."
+    )
+    embed_noise: float = Field(
+        default=0.0,
+        ge=0,
+        description="With silent: noise on embeddings, in standard deviations of each number.",
+    )
+    head: str | None = Field(
+        default=None,
+        description="The model on embeddings sent once: of `tacit list heads`, or "
+        "sklearn:Estimator(...). [net]",
+    )
+    private_head: bool = Field(
+        default=False,
+        description="Predict with a head that true labels train, of which nothing is sent.",
+    )
+    hold_out: float | None = Field(
+        default=None,
+        gt=0,
+        le=0.5,
+        description="Share of the training rows to choose the best epoch by. [0; of a head 0.1]",
+    )
     labels: str | None = Field(default=None, description="A spec of `tacit list labels`. [none]")
     budget: str | None = Field(
         default=None, description="auc=, sum_kl= or epsilon= to stay within. [none]"
@@ -57,11 +97,28 @@ class TrainingSettings(BaseModel, ABC):
     monitor_every: int = Field(default=32, ge=1, description="Attack every n-th release.")
     threads: int | None = Field(default=None, ge=1, description="Threads of torch. [all cores]")
 
-    @field_validator("protect", "labels", "objective", "budget")
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_silent(cls, values: Any) -> Any:  # noqa: ANN401 - before anything is checked
+        """Take the defaults of a head where only a head is trained."""
+        if isinstance(values, dict) and values.get("protect") == SILENT:
+            return {**{n: v for n, v in defaults.SILENT.items() if n in cls.model_fields}, **values}
+        return values
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing that depends on labels is sent."""
+        return self.protect == SILENT
+
+    @field_validator("protect", "labels", "objective", "budget", "pretrain", "head")
     @classmethod
     def _known_spec(cls, text: str | None, info: Any) -> str | None:  # noqa: ANN401 - pydantic's
+        if text == SILENT and info.field_name == "protect":
+            return text
         from tacit.accounting import Budget  # noqa: PLC0415 - loads numpy
+        from tacit.heads import get as get_head  # noqa: PLC0415 - torch loads when used
         from tacit.objective import get as get_objective  # noqa: PLC0415 - torch loads when used
+        from tacit.pretrain import get as get_pretrainer  # noqa: PLC0415 - as above
         from tacit.protect import get, get_labels  # noqa: PLC0415 - as above
 
         readers: dict[str, Callable[[str], object]] = {
@@ -69,6 +126,8 @@ class TrainingSettings(BaseModel, ABC):
             "labels": get_labels,
             "objective": get_objective,
             "budget": Budget.parse,
+            "pretrain": get_pretrainer,
+            "head": get_head,
         }
         return None if text is None else str(readers[info.field_name](text))
 

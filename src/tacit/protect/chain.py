@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
+from tacit.errors import SpecError
 from tacit.protect.base import PROTECTIONS, Batch, Draft, Protection
 from tacit.rng import Stream
 from tacit.rows import exponent
@@ -84,4 +85,10 @@ def get(spec: str | Protection[Any] | Chain) -> Chain:
         return spec
     if isinstance(spec, Protection):
         return Chain((spec,))
-    return Chain(tuple(PROTECTIONS.build(item) for item in parse(spec, kind="protection")))
+    items = parse(spec, kind="protection")
+    if any(item.name == "silent" for item in items):
+        raise SpecError(
+            f"protection {spec!r}: silent is a mode of a whole training, in which no gradient "
+            "is sent: use protect silent alone, with tacit train or tacit party"
+        )
+    return Chain(tuple(PROTECTIONS.build(item) for item in items))
