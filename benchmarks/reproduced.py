@@ -5,7 +5,7 @@ further one after H hours, and 0 writes the document only. What is in ``--out`` 
 is not run again, and the trials of an interrupted name are kept: the same command again goes on.
 ``--anew`` also runs what another commit has made. Names that were not run keep their section of the
 document as it is. Each section says at which commit, when and with which settings it was made. All
-names take about 20 hours of one core.
+names take several hours of one core.
 """
 
 from __future__ import annotations
