@@ -1,11 +1,11 @@
 """Run tables and figures of the papers at ``--quick`` and write docs/reproduced.md.
 
 ``python benchmarks/reproduced.py [NAME ...]`` runs the names given, or all; ``--hours H`` starts no
-further one after H hours. What is in ``--out`` (``out/reproduced``) is not run again, and the
-trials of an interrupted name are kept: the same command again goes on. ``--anew`` runs what another
-commit has made, too. Names that were not run keep their section of the document as it is. Each
-section says at which commit, when and with which settings it was made. All names take about 20
-hours of one core.
+further one after H hours, and 0 writes the document only. What is in ``--out`` (``out/reproduced``)
+is not run again, and the trials of an interrupted name are kept: the same command again goes on.
+``--anew`` also runs what another commit has made. Names that were not run keep their section of the
+document as it is. Each section says at which commit, when and with which settings it was made. All
+names take several hours of one core.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
-from tacit.papers import Study, studies
+from tacit.errors import SpecError
+from tacit.papers import Study, find, studies
 
 ROOT = Path(__file__).parents[1]
 DOC = ROOT / "docs" / "reproduced.md"
@@ -81,7 +82,10 @@ def main() -> None:
     parser.add_argument("--anew", action="store_true")
     asked = parser.parse_args()
     end = time.monotonic() + 3600 * asked.hours
-    chosen = [s for s in studies() if not asked.names or {s.name, s.full_name} & {*asked.names}]
+    try:
+        chosen = [find(name) for name in asked.names] or studies()
+    except SpecError as error:
+        parser.error(str(error))
     for study in chosen:
         if time.monotonic() < end:
             _run(study, asked.out / study.name, workers=asked.workers, anew=asked.anew)

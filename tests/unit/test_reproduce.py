@@ -174,20 +174,21 @@ def test_a_study_runs_on_small_data(name):
 
 def test_rows_without_noise_are_counted_and_shown():
     study = find("algorithms-5-6")
-    records = records_of(study, keep=lambda c: c.seed < 2)
+    records = records_of(study)
     bare = {}
     for record in records:
         found = record.results["rows_without_noise"]
         bare.setdefault(record.config["protect"], []).append(found)
-    assert bare["none"] == [None, None]  # nothing was asked for, nothing is missing
-    published = bare["max_norm_positive_published"]
+    assert bare["none"] == [None] * 3  # nothing was asked for, nothing is missing
     for name in ("max_norm", "max_norm_positive"):
         # One row of 16 at most; others only where their noise happened to be lost in rounding.
         assert all(one["share"] < 1.1 / 16 for one in bare[name])
-    assert all(one["most"] > 2 and 1.5 / 16 < one["share"] < 1 for one in published)
+    published = bare["max_norm_positive_published"]
+    assert max(one["most"] for one in published) > 4
+    assert sum(one["share"] for one in published) > 3 / 16
     (table,) = study.read(records).tables
     (row,) = [row for row in table.rows if row[1] == "max_norm_positive_published"]
-    assert row[-2].mean == pytest.approx(sum(one["share"] for one in published) / 2)
+    assert row[-2].mean == pytest.approx(sum(one["share"] for one in published) / 3)
 
 
 @pytest.mark.parametrize("name", [f"gafm/{name}" for name in NAMES["gafm"]])

@@ -98,8 +98,7 @@ class LiveView:
         if results["embedding_leak"] is not None:
             shown = f"{results['embedding_leak']:.3f}"
             table.add_row("leak AUC, the feature parties' own output", shown)
-        if results["rows_without_noise"] is not None:
-            bare = results["rows_without_noise"]
+        if (bare := results.get("rows_without_noise")) is not None:
             shown = f"{bare['count']} of {bare['rows']}, {bare['share']:.1%}"
             table.add_row("released rows without noise", shown)
         if results["selected"] is not None:

@@ -50,7 +50,7 @@ def get(spec: str | Architecture) -> Architecture:
     """Return the architecture that a spec string describes; an architecture is returned as it is.
 
     >>> get("wdl(layers=8)")
-    WideDeep(layers=8, units=128, embedding=4)
+    WideDeep(layers=8, units=128, embedding=4, l2=0.0)
     """
     return spec if isinstance(spec, Architecture) else MODELS.get(spec)
 

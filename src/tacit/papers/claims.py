@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tacit.papers.records import present
 from tacit.papers.study import PaperClaim
@@ -38,7 +38,7 @@ def bounded(
         text=text,
         source=source,
         holds=holds if there else None,
-        expected=" and ".join(f"{rule} {limit:g}" for rule, limit in rules.items()),
+        expected=" and ".join(f"{rule} {limit:.4g}" for rule, limit in rules.items()),
         found=(measured or ", ".join(f"{value:.3f}" for value in there)) if there else "nothing",
     )
 
@@ -54,15 +54,22 @@ def below(
 
     >>> below("less noise", source="text", pairs=[(0.6, 0.5), (0.2, 0.4)]).words
     'expected below 0.500, below 0.400, measured 0.600, 0.200: does not hold'
+    >>> below("the least of all", source="text", pairs=[(0.2, 0.5), (0.2, 0.4)]).words
+    'expected below 0.500, below 0.400, measured 0.200: holds'
     """
     there = [(a, b) for a, b in pairs if a is not None and b is not None]
     return PaperClaim(
         text=text,
         source=source,
         holds=all(a < b - by for a, b in there) if there else None,
-        expected=", ".join(f"below {b - by:.3f}" for _, b in there) or "a smaller value",
-        found=", ".join(f"{a:.3f}" for a, _ in there) or "nothing",
+        expected=_each(f"below {b - by:.3f}" for _, b in there) or "a smaller value",
+        found=_each(f"{a:.3f}" for a, _ in there) or "nothing",
     )
+
+
+def _each(words: Iterable[str]) -> str:
+    """Return words in their order, equal ones once where they follow each other."""
+    return ", ".join(word for word, _ in itertools.groupby(words))
 
 
 def falling(

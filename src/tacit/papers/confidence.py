@@ -52,11 +52,12 @@ def _table(records: Sequence[TrialRecord], *, title: str, paper: dict[int, float
             for name in ("negatives", "positives")
         ]
         leaks = [spread(look[name] for look in same) for name in ("norm_auc", "norm_leak", "noise")]
-        rows.append([step, len(same), *medians, *leaks, paper.get(step)])
+        rows.append([step, len(same), *medians, *leaks, *([paper.get(step)] if paper else [])])
     names = [f"{what} {sign}" for what in ("gap", "|dh/dz|", "|g|") for sign in "-+"]
+    leak_columns = ["norm leak", "sign-free", "noise", *(["paper: norm leak"] if paper else [])]
     return Tabulated(
         title=title,
-        header=["step", "seeds", *names, "norm leak", "sign-free", "noise", "paper: norm leak"],
+        header=["step", "seeds", *names, *leak_columns],
         rows=rows,
         note="Medians over a batch, negatives and positives; gap is |p - y|. Noise is what the "
         "sign-free leak is for scores that know nothing.",

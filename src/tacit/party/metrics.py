@@ -53,6 +53,14 @@ def _rounded(name: str, test: Mapping[str, float]) -> str:
     return f"test {name} {round(test[name] * SHARED_STEPS) / SHARED_STEPS:.2f}"
 
 
+def _leaves_rows(settings: TrainingSettings) -> bool:
+    """Whether the protection may release rows as they are, beside others that have noise."""
+    if settings.protect is None or settings.silent:
+        return False
+    chain = get_protection(settings.protect)
+    return not chain.identity and chain.raw_rows > 0
+
+
 @final
 class LabelMeasures:
     """Attacks the releases live and keeps the measures of every part, in a folder if there is one.
@@ -76,9 +84,7 @@ class LabelMeasures:
         self._monitors = [LeakMonitor(some, **watch) for some in (single, adding) if some]
         self._memory: MemoryMonitor | None = None
         self._claims = Claims()
-        chain = None if settings.protect is None else get_protection(settings.protect)
-        leaves = chain is not None and not chain.identity and chain.raw_rows > 0
-        self._bare = RowsWithoutNoise() if leaves else None
+        self._bare = RowsWithoutNoise() if _leaves_rows(settings) else None
         self.embedded = Embedded()
         self.embedding_leak: float | None = None
         self.learner: Learner | None = None
