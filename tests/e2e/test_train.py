@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -264,13 +263,15 @@ def test_an_interrupt_leaves_a_usable_run_directory(tmp_path):
         "--out",
         str(out),
     ]
-    # Whoever runs the tests in the background ignores interrupts, and so would this process.
-    attentive = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    # Whoever runs the tests in the background ignores interrupts, and so would this process. It is
+    # Python that resets them: a function run between fork and exec would run beside gRPC's threads.
+    attentive = (
+        "import os, signal, sys; signal.signal(2, signal.SIG_DFL); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
     with (tmp_path / "stderr").open("w") as stderr:
         process = subprocess.Popen(  # noqa: S603
-            words,
-            stderr=stderr,
-            preexec_fn=attentive,  # noqa: PLW1509 - no thread runs here
+            [sys.executable, "-c", attentive, *words], stderr=stderr
         )
     try:
         deadline = time.monotonic() + 120
