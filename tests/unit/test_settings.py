@@ -16,6 +16,7 @@ SHARED = TrainingSettings.model_fields
 OTHERWISE = {
     "protect": "a label party must choose one",
     "seed": "of everything in one process, of the order of rows between parties",
+    "threads": "the free cores in one process, all cores at a party",
 }
 WRONG = [
     ("epochs", 0),

@@ -40,7 +40,9 @@ class TrainConfig(TrainingSettings):
         default=0, description="Random seed, also of the noise; for experiments only."
     )
     threads: int | None = Field(
-        default=None, ge=1, description="Threads of torch. [OMP_NUM_THREADS, or the free cores]"
+        default=None,
+        ge=1,
+        description="Threads of torch; last bits depend on it. [OMP_NUM_THREADS, or free cores]",
     )
     stream: bool = Field(default=False, description="One pass in time order, by day.")
     layers: bool = Field(default=False, description="Measure every layer too.")

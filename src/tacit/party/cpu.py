@@ -34,7 +34,7 @@ def free_cores(root: Path = Path("/")) -> int:
     """Return the cores of this process that nothing else computes on now; at least one.
 
     More threads than free cores wait for each other at every step: with both cores of a machine
-    taken, two threads trained at a tenth of the speed of one.
+    taken, two threads that spin while they wait trained at a tenth of the speed of one.
     """
     machine = os.cpu_count() or 1
     return max(1, min(cores(root), machine - _busy(root)))
