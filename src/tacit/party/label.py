@@ -256,6 +256,7 @@ class LabelPartySession(LabelSession):
                 ledger=self._ledger() if guard is None else guard.ledger,
                 watch=self.watch,
             ),
+            "releases": self.state.stops()[-1] * len(config.peers),  # a message to each of them
             "common": None if self._common is None else len(self._common),
             "matching_rounds": self.rounds.number,
             "allowed_again": dict(self.journal.allowed),
