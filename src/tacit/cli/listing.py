@@ -17,6 +17,7 @@ app = typer.Typer(
     help="List protections, attacks, models, objectives, pretrainers or heads.",
     no_args_is_help=True,
 )
+_NARROW = 16
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -97,7 +98,12 @@ def _show(kind: str, rows: Iterable[dict[str, str]], as_json: bool) -> None:
         typer.echo(json.dumps({kind: rows}, indent=2))
         return
     shown = [column for column in rows[0] if column != "name"]
-    table = Table(*shown, show_lines=True)
+    table, console = Table(*shown, show_lines=True), Console()
+    first = max(_NARROW, *(len(row["name"]) for row in rows))
+    table.columns[0].min_width = first  # no name is cut
+    room = console.width - first - 3 * len(shown) - 1
+    for column in table.columns[1:]:
+        column.max_width = max(_NARROW, room // (len(shown) - 1))
     for row in rows:
         table.add_row(*(row[column] for column in shown), style=None)
-    Console().print(table)
+    console.print(table)

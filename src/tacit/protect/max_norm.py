@@ -96,10 +96,10 @@ class PublishedMaxNormPositive(Protection[float]):
     ``g_i' = g_i (1 + N(0, max(c^2 / c_i^2 - 1, 0)))`` with the confidence gap
     ``c_i = |p_i - y_i|`` and ``c = 1 - min p_i`` over the positives.
 
-    Guarantee: none for the rows that are released as they are, and every attack on directions has
-    their labels: all negatives with ``p_i >= c``, about half of a balanced batch. It is here to be
-    measured. How many rows they are is in ``rows_without_noise`` of a run's results, and how many
-    releases held several in the guard's ``counts``.
+    Guarantee: none for the rows that are released as they are, all negatives with ``p_i >= c``.
+
+    It is here to be measured. How many rows they are is in ``rows_without_noise`` of a run's
+    results, and how many releases held several in the guard's ``counts``.
 
     References:
         Technical report, Algorithm 5 and Eq. 28.
