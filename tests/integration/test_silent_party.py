@@ -442,3 +442,15 @@ def test_predictions_are_those_of_the_two_parts_in_one_process(tmp_path, bits):
     assert out == {
         str(table.ids[row]): f"{score:.9g}" for row, score in zip(common, wanted, strict=True)
     }
+
+
+@pytest.mark.parametrize("change", [{"width": WIDTH - 3}, {"width": WIDTH + 1}, {"embed_bits": 8}])
+def test_stored_embeddings_are_never_read_in_another_form(tmp_path, change):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    run_here(pair)
+    head = (pair.state("bank") / "head.safetensors").read_bytes()
+    configure(pair.bank, **change)
+    with pytest.raises(UsageError, match=r"was uploaded with other .* raise version") as refused:
+        run_here(pair, names=["bank"])
+    assert "\n" not in str(refused.value)
+    assert (pair.state("bank") / "head.safetensors").read_bytes() == head
