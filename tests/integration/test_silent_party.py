@@ -15,6 +15,7 @@ from silent_parties import (
     Traffic,
     predicted_here,
     run_here,
+    silent_differences,
     silent_pair,
     silent_quartet,
     stored,
@@ -454,3 +455,20 @@ def test_stored_embeddings_are_never_read_in_another_form(tmp_path, change):
         run_here(pair, names=["bank"])
     assert "\n" not in str(refused.value)
     assert (pair.state("bank") / "head.safetensors").read_bytes() == head
+
+
+@pytest.mark.parametrize("missing", [2, 1])
+def test_no_feature_party_leaves_before_the_embeddings_of_all_are_stored(
+    tmp_path, monkeypatch, missing
+):
+    """The label party ends when parts of some are missing, and all are started again."""
+    monkeypatch.setattr("tacit.party.embeddings._VALUES", 50 * WIDTH)
+    pair = silent_quartet(tmp_path / "four", rows=ROWS)
+    whole = pair.copy(tmp_path / "whole")
+    run_here(whole)
+    parts = sum(-(-len(stored(whole, party)) // 50) for party in whole.features)
+    with pytest.raises(PausedError):
+        run_here(pair, traffic=Traffic(stop=parts - missing, victim="bank"))
+    assert not any((pair.state(party) / "upload.json").exists() for party in pair.features)
+    run_here(pair)
+    assert silent_differences(pair, whole) == []
