@@ -25,6 +25,8 @@ from tacit.cli import main
 from tacit.data import load_party
 from tacit.errors import PeerError, UsageError
 from tacit.heads import EmbeddedRows
+from tacit.heads.net import FittedNet
+from tacit.party import predict
 from tacit.party.acceptor import answer_hello, hear_hello
 from tacit.party.config import read_party_config
 from tacit.party.embeddings import StoredEmbeddings, UploadForm, rows_per_part
@@ -472,3 +474,22 @@ def test_no_feature_party_leaves_before_the_embeddings_of_all_are_stored(
     assert not any((pair.state(party) / "upload.json").exists() for party in pair.features)
     run_here(pair)
     assert silent_differences(pair, whole) == []
+
+
+def test_a_head_is_asked_for_predictions_when_every_feature_party_is_gone(tmp_path, monkeypatch):
+    """How long it takes, and whether it fails, depends on labels."""
+    pair, ended = silent_pair(tmp_path / "pair", rows=ROWS), []
+    run_here(pair)
+
+    def sent(*args, real=predict._send):
+        ended.append(real(*args))
+        return ended[-1]
+
+    def failing(*_):
+        raise UsageError("these rows cannot be predicted")
+
+    monkeypatch.setattr(predict, "_send", sent)
+    monkeypatch.setattr(FittedNet, "predict", failing)
+    with pytest.raises(UsageError, match="cannot be predicted"):
+        predicted_here(pair, tmp_path / "scores.csv")
+    assert ended == [len(stored(pair))]
