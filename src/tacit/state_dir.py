@@ -28,13 +28,7 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except FileExistsError:
-            pass  # what it is instead of a folder is said below
-        except OSError as error:
-            raise UsageError(f"state {path}: cannot be used: {error.strerror}") from None
-        own_folder(path, name="state")
+        made_own(path, name="state")
         self._lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,6 +79,17 @@ class StateFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def made_own(path: Path, *, name: str = "") -> Path:
+    """Return a folder's path as ``own_folder`` does; the folder is made if there is none."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        pass  # what it is instead of a folder is said below
+    except OSError as error:
+        raise UsageError(f"{name} {path}: cannot be used: {error.strerror}") from None
+    return own_folder(path, name=name)
 
 
 def own_folder(path: Path, *, name: str = "") -> Path:

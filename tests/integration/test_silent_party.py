@@ -20,13 +20,13 @@ from silent_parties import (
     silent_quartet,
     stored,
 )
-from tacit import nets, pretrain
+from tacit import data, nets, pretrain
 from tacit.cli import main
 from tacit.data import load_party
 from tacit.errors import PeerError, UsageError
 from tacit.heads import EmbeddedRows
 from tacit.heads.net import FittedNet
-from tacit.party import predict
+from tacit.party import predict, preflight
 from tacit.party.acceptor import answer_hello, hear_hello
 from tacit.party.config import read_party_config
 from tacit.party.embeddings import StoredEmbeddings, UploadForm, rows_per_part
@@ -493,3 +493,35 @@ def test_a_head_is_asked_for_predictions_when_every_feature_party_is_gone(tmp_pa
     with pytest.raises(UsageError, match="cannot be predicted"):
         predicted_here(pair, tmp_path / "scores.csv")
     assert ended == [len(stored(pair))]
+
+
+def test_what_is_removed_is_that_of_every_version(tmp_path):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    run_here(pair)
+    configure(pair.bank, version=2)
+    assert (pair.state("bank") / "tables").is_dir()
+    command = ["party", str(pair.bank), "--remove-tables", "--remove-embeddings"]
+    assert main(command) == 0
+    assert not (pair.state("bank") / "tables").exists()
+    assert not (pair.state("bank") / "embeddings").exists()
+
+
+def test_a_check_of_a_later_version_leaves_no_open_folder(tmp_path, monkeypatch):
+    """A folder that is made on the way to another one would be open to others."""
+    pair, seen = silent_pair(tmp_path / "pair", rows=ROWS), []
+    configure(pair.bank, version=2, state="new")
+    config = read_party_config(pair.bank)
+
+    def look(*_):
+        raise PeerError("nobody is there")
+
+    def load(*args, real=data.load_party, **more):
+        seen.append(config.state.stat().st_mode & 0o777)
+        return real(*args, **more)
+
+    monkeypatch.setattr(preflight, "_wait", look)
+    monkeypatch.setattr(data, "load_party", load)
+    with pytest.raises(PeerError):
+        preflight.check_party(config)
+    assert seen == [0o700]
+    assert not config.state.exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -85,7 +85,7 @@ def party(
 
 
 def _run(config: PartyConfig) -> dict[str, Any]:
-    from tacit.state_dir import StateFolder, own_folder  # noqa: PLC0415 - loads torch
+    from tacit.state_dir import StateFolder, made_own  # noqa: PLC0415 - loads torch
 
     log = Log(config.name if config.worker is None else f"{config.name}/{config.worker}")
     others = " and ".join(config.peers)
@@ -97,8 +97,7 @@ def _run(config: PartyConfig) -> dict[str, Any]:
         log("ids are matched in the clear: the label party sees every id of a feature party")
     try:
         if config.own_state != config.state:  # the party's folder is nobody else's either
-            config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            own_folder(config.state, name="state")
+            made_own(config.state, name="state")
         with StateFolder(config.own_state) as folder:
             return _train(config, folder, log)
     except KeyboardInterrupt:
@@ -198,16 +197,14 @@ def _remove(config: PartyConfig, *, tables: bool, embeddings: bool) -> dict[str,
     from tacit.party.state_files import TABLES  # noqa: PLC0415 - as above
     from tacit.state_dir import StateFolder, remove_own  # noqa: PLC0415 - loads torch
 
-    removed = []
-    if config.own_state.exists():
-        with StateFolder(config.own_state) as folder:
-            names = [
-                *((TABLES, PREDICTED) if tables else ()),
-                *((EMBEDDINGS,) if embeddings else ()),
-            ]
-            places = [folder.path, *sorted(config.state.glob("version-*"))]
-            paths = [place / name for place in dict.fromkeys(places) for name in names]
-            removed = [str(path) for path in paths if remove_own(path)]
+    names = [*((TABLES, PREDICTED) if tables else ()), *((EMBEDDINGS,) if embeddings else ())]
+    versions = [config.state, *sorted(config.state.glob("version-*"))]
+    places = [p for p in ([config.own_state] if config.worker else versions) if p.exists()]
+    with ExitStack() as stack:
+        for place in places:
+            stack.enter_context(StateFolder(place))  # no process of this party uses it
+        paths = [place / name for place in places for name in names]
+        removed = [str(path) for path in paths if remove_own(path)]
     if tables and config.data.is_file() and data.forget_party(config.data, role=config.role):
         removed.append(str(data.cache_directory()))
     return {"party": config.name, "removed": ", ".join(removed) or "nothing was there"}

@@ -26,7 +26,7 @@ from tacit.party.proxies import RemoteFeature, RemoteLabel
 from tacit.party.schedule import piece_of
 from tacit.party.state_files import Log, waiting_for
 from tacit.party.trained import TrainedModel, trained_model
-from tacit.state_dir import StateFolder, remove_own
+from tacit.state_dir import StateFolder, made_own, remove_own
 from tacit.training.loop import predict
 from tacit.training.metrics import utility
 from tacit.wire.protocol.connection import Connection, Timings
@@ -43,6 +43,7 @@ PREDICTED = "predict-tables"
 
 def predict_rows(config: PartyConfig, rows: Path, out: Path, *, log: Log) -> dict[str, Any]:
     """Score the common rows of both parties' new files; the label party writes them to a file."""
+    made_own(config.state, name="state")  # a version's folder is within it
     with ExitStack() as stack:
         folder = stack.enter_context(StateFolder(config.of_version(config.version)))
         stack.callback(remove_own, folder.path / PREDICTED)

@@ -15,7 +15,7 @@ from tacit.party.config import PartyConfig, identity_of
 from tacit.party.greeting import greet
 from tacit.party.label_head import head_of
 from tacit.party.state_files import check_rows
-from tacit.state_dir import own_folder
+from tacit.state_dir import made_own
 from tacit.wire.protocol.connection import Connection, Timings
 from tacit.wire.protocol.header import Limits
 from tacit.wire.protocol.messages import Bye
@@ -46,16 +46,16 @@ def check_party(config: PartyConfig) -> dict[str, Any]:
 def _table_of(config: PartyConfig) -> tuple[int, int]:
     """Return how many rows and classes the table has; what is read of it does not stay."""
     state = config.own_state
-    new = not state.exists()
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = [place for place in dict.fromkeys((state, config.state)) if not place.exists()]
+    made_own(config.state, name="state")  # first: a folder that is made on the way is open to all
     try:
-        with TemporaryDirectory(prefix=".check-", dir=own_folder(state, name="state")) as folder:
+        with TemporaryDirectory(prefix=".check-", dir=made_own(state, name="state")) as folder:
             table = data.load_party(config.data, role=config.role, own_cache=Path(folder))
             return len(table), table.classes or config.classes
     finally:
-        if new:
-            with suppress(OSError):  # not empty: a party has begun meanwhile
-                state.rmdir()
+        with suppress(OSError):  # not empty: a party has begun meanwhile
+            for place in new:
+                place.rmdir()
 
 
 def _ask(config: PartyConfig, plan: TrainingPlan) -> None:
