@@ -3,6 +3,7 @@
 import json
 import threading
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,10 +29,12 @@ from tacit.heads import EmbeddedRows
 from tacit.heads.net import FittedNet
 from tacit.party import predict, preflight
 from tacit.party.acceptor import answer_hello, hear_hello
+from tacit.party.bottom import kept_bottom
 from tacit.party.config import read_party_config
 from tacit.party.embeddings import StoredEmbeddings, UploadForm, rows_per_part
 from tacit.party.greeting import greet
 from tacit.party.label_head import read_head
+from tacit.party.state_files import encoding_of
 from tacit.pretrain import Grid
 from tacit.state_dir import StateFolder
 from tacit.wire.protocol.codec import decode
@@ -525,3 +528,19 @@ def test_a_check_of_a_later_version_leaves_no_open_folder(tmp_path, monkeypatch)
         preflight.check_party(config)
     assert seen == [0o700]
     assert not config.state.exists()
+
+
+def test_noise_on_a_row_is_the_same_where_its_id_is_read_as_text(tmp_path):
+    """A file with one id that is no number has texts only; other noise could be averaged away."""
+    pair = silent_pair(
+        tmp_path / "pair", rows=ROWS, platform={"pretrain": "pca", "embed_noise": 0.5}
+    )
+    config = read_party_config(pair.platform)
+    with closing(StateFolder(config.state)) as folder:
+        table = data.load_party(config.data, role="feature", own_cache=folder.folder("tables"))
+        numbered = replace(table, ids=np.arange(len(table)))
+        encoding_of(folder, numbered)
+        bottom = kept_bottom(config, folder, numbered, log=lambda _: None)
+    rows = np.arange(9)
+    as_text = replace(table, ids=np.arange(len(table)).astype(str))
+    assert torch.equal(bottom.embed(numbered, rows), bottom.embed(as_text, rows))

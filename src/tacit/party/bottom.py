@@ -66,8 +66,9 @@ class SentBottom:
             chosen = rows[at : at + _CHUNK]
             z = self.bottom(*table.take(chosen))
             if self.std is not None and self.key is not None:
-                ids = np.asarray(table.ids)[chosen].tolist()
-                z = pretrain.noisy(z, ids, self.std, self.key, version=self.fitted_in)
+                z = pretrain.noisy(
+                    z, _names(table)[chosen].tolist(), self.std, self.key, version=self.fitted_in
+                )
             parts.append(z)
         return torch.cat(parts)
 
@@ -156,6 +157,11 @@ def kept_before(config: PartyConfig, name: str) -> bytes:
     )
 
 
+def _names(table: data.PartyTable) -> Array:
+    """Return ids as text: a number is text too where another id of a later file is no number."""
+    return np.asarray(table.ids).astype(str)
+
+
 def _asked(config: PartyConfig, method: Pretrainer) -> dict[str, Any]:
     return {
         "pretrain": str(method),
@@ -222,7 +228,7 @@ def _sent(config: PartyConfig, bottom: FrozenBottom, table: data.PartyTable) -> 
     if config.embed_noise:
         found[_NOISE] = config.embed_noise * z.std(0)
         key = Key(kept_secret(config.state / NOISE_KEY))
-        ids = np.asarray(table.ids).tolist()
+        ids = _names(table).tolist()
         z = pretrain.noisy(z, ids, found[_NOISE], key, version=config.version)
     if config.embed_bits != 32:
         grid = Grid.of(z, config.embed_bits)

@@ -55,7 +55,7 @@ class HeadRows:
         """Return the rows by their positions: those of any training with these settings.
 
         The test rows are those of a training with gradients. Rows to choose by are taken from the
-        others; without any, the last epoch is kept.
+        others; too few of them are refused.
         """
         shuffled = permutation(count, "split", config.seed)
         test = round(count * config.test_percent / 100)
@@ -158,9 +158,7 @@ def keep_head(
     folder.write(FACTS, {**facts, "file": name, "steps": steps})
 
 
-def read_head(
-    folder: StateFolder, inputs: nets.Inputs, *, steps: int | None = None
-) -> FittedHead:
+def read_head(folder: StateFolder, inputs: nets.Inputs, *, steps: int | None = None) -> FittedHead:
     """Return the head in a state folder; one of bottoms after other ``steps`` is refused."""
     facts = folder.read(FACTS)
     content = None if facts is None else folder.read_bytes(facts["file"])
