@@ -45,7 +45,7 @@ SUCCESS: dict[str, tuple[Callable[[], Example], float]] = {
     "completion": (lambda: low_rank(256, 16), 0.9),
 }
 
-# As published, labels at rate 1e-3 hardly leave their random start: the gradients are what succeeds.
+# As published, labels at rate 1e-3 hardly leave their random start: gradients tell more.
 STRONGER = {"unsplit": "unsplit(decode=gradient)"}
 
 
