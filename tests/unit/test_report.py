@@ -290,7 +290,7 @@ def test_the_demo_page_has_its_figures_and_alarms(tmp_path):
     page = Page(tmp_path / "demo.html")
     assert len(page.all("figure")) == 3
     assert len(page.all("td", **{"class": "n bad"})) == 4 * (len(demo.RUNS) - 1)
-    assert demo._shown(found) == "1 of 2"
+    assert demo._shown(found) == "1/2"
 
 
 @pytest.mark.parametrize("module", ["torch", "jinja2"])
