@@ -1,10 +1,13 @@
 """A head of the label party's own, trained on embeddings of the trained bottom."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from parties import Pair, configure, train_here
+from tacit.errors import UsageError
 from tacit.party.config import read_party_config
 from tacit.party.trained import trained_model
 from tacit.state_dir import StateFolder
@@ -58,3 +61,15 @@ def test_both_sides_must_say_so(tmp_path):
     configure(pair.bank, private_head=True)
     here, there = (read_party_config(path).plan(classes=2) for path in (pair.bank, pair.platform))
     assert here.difference(there) == "the plans differ in private_head: True here, False there"
+
+
+def test_a_head_of_fewer_steps_than_the_bottoms_have_predicts_nothing(trained, tmp_path):
+    """So it is where more epochs are asked for and the run has not come to its end again."""
+    pair = trained.copy(tmp_path / "more")
+    config, path = read_party_config(pair.bank), pair.state("bank") / "head.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, "steps": 4}))
+    with StateFolder(pair.state("bank")) as folder:
+        cache = folder.folder("predict-tables")
+        with pytest.raises(UsageError, match="after 4 steps, and they have"):
+            trained_model(config, folder, config.data, own_cache=cache)

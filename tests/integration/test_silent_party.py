@@ -15,6 +15,7 @@ from silent_parties import (
     Traffic,
     predicted_here,
     run_here,
+    silent_differences,
     silent_pair,
     silent_quartet,
     stored,
@@ -24,6 +25,8 @@ from tacit.cli import main
 from tacit.data import load_party
 from tacit.errors import PeerError, UsageError
 from tacit.heads import EmbeddedRows
+from tacit.heads.net import FittedNet
+from tacit.party import predict
 from tacit.party.acceptor import answer_hello, hear_hello
 from tacit.party.config import read_party_config
 from tacit.party.embeddings import StoredEmbeddings, UploadForm, rows_per_part
@@ -442,3 +445,51 @@ def test_predictions_are_those_of_the_two_parts_in_one_process(tmp_path, bits):
     assert out == {
         str(table.ids[row]): f"{score:.9g}" for row, score in zip(common, wanted, strict=True)
     }
+
+
+@pytest.mark.parametrize("change", [{"width": WIDTH - 3}, {"width": WIDTH + 1}, {"embed_bits": 8}])
+def test_stored_embeddings_are_never_read_in_another_form(tmp_path, change):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    run_here(pair)
+    head = (pair.state("bank") / "head.safetensors").read_bytes()
+    configure(pair.bank, **change)
+    with pytest.raises(UsageError, match=r"was uploaded with other .* raise version") as refused:
+        run_here(pair, names=["bank"])
+    assert "\n" not in str(refused.value)
+    assert (pair.state("bank") / "head.safetensors").read_bytes() == head
+
+
+@pytest.mark.parametrize("missing", [2, 1])
+def test_no_feature_party_leaves_before_the_embeddings_of_all_are_stored(
+    tmp_path, monkeypatch, missing
+):
+    """The label party ends when parts of some are missing, and all are started again."""
+    monkeypatch.setattr("tacit.party.embeddings._VALUES", 50 * WIDTH)
+    pair = silent_quartet(tmp_path / "four", rows=ROWS)
+    whole = pair.copy(tmp_path / "whole")
+    run_here(whole)
+    parts = sum(-(-len(stored(whole, party)) // 50) for party in whole.features)
+    with pytest.raises(PausedError):
+        run_here(pair, traffic=Traffic(stop=parts - missing, victim="bank"))
+    assert not any((pair.state(party) / "upload.json").exists() for party in pair.features)
+    run_here(pair)
+    assert silent_differences(pair, whole) == []
+
+
+def test_a_head_is_asked_for_predictions_when_every_feature_party_is_gone(tmp_path, monkeypatch):
+    """How long it takes, and whether it fails, depends on labels."""
+    pair, ended = silent_pair(tmp_path / "pair", rows=ROWS), []
+    run_here(pair)
+
+    def sent(*args, real=predict._send):
+        ended.append(real(*args))
+        return ended[-1]
+
+    def failing(*_):
+        raise UsageError("these rows cannot be predicted")
+
+    monkeypatch.setattr(predict, "_send", sent)
+    monkeypatch.setattr(FittedNet, "predict", failing)
+    with pytest.raises(UsageError, match="cannot be predicted"):
+        predicted_here(pair, tmp_path / "scores.csv")
+    assert ended == [len(stored(pair))]

@@ -115,7 +115,7 @@ class StoredEmbeddings:
     def complete(self) -> bool:
         """Whether all of these rows are here."""
         facts = self._facts
-        same = facts is not None and facts["common"] == self._common
+        same = facts is not None and all(facts[n] == v for n, v in self._asked.items())
         return same and self.due == self.form.parts
 
     @property
@@ -128,13 +128,23 @@ class StoredEmbeddings:
         """The digest of the bottom that these rows are embedded by; None before the first word."""
         return None if self._facts is None else str(self._facts["bottom"])
 
+    def check_form(self) -> None:
+        """Refuse stored rows of another form: their bytes would be read as other numbers."""
+        for name, value in self._asked.items():
+            if self._facts is not None and self._facts[name] != value:
+                shown = {"common": "the common rows", "bits": "embed_bits"}.get(name, name)
+                raise UsageError(
+                    f"{self._path}: was uploaded with other {shown} ({self._facts[name]}) than "
+                    f"today's ({value}): set back what was changed, or raise version on both sides"
+                )
+
     def begin(self, bottom: str, *, anew: bool) -> int:
         """Take the name of the bottom; return the part that comes next.
 
         Raises ``PeerError`` if rows of another bottom are here, unless they may come ``anew``.
         """
         facts = self._facts
-        asked = {"bottom": bottom, "common": self._common, **vars(self.form)}
+        asked = {"bottom": bottom, **self._asked}
         if facts is not None and any(facts[name] != value for name, value in asked.items()):
             if not anew:
                 raise PeerError(
@@ -175,6 +185,10 @@ class StoredEmbeddings:
         shape = (self.form.rows, self.form.width)
         os.close(open_own(self._path, os.O_RDONLY))  # a plain file of this user
         return np.memmap(self._path, dtype="<f4", mode="r", shape=shape)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        return {"common": self._common, **vars(self.form)}
 
     @property
     def _row_bytes(self) -> int:

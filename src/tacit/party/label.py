@@ -208,12 +208,13 @@ class LabelPartySession(LabelSession):
         common = self._common or self._matching().held
         if not self.config.private_head or common is None:
             return {}
-        stored = self._stored(common, self.state.stops()[-1])
+        steps = self.state.stops()[-1]
+        stored = self._stored(common, steps)
         trained = train_head(
             self.config, self._head, table=self.table, common=common, stored=stored, log=self._log
         )
         width = sum(held.form.width for held in stored)
-        keep_head(self.folder, trained, width=width, classes=self.classes)
+        keep_head(self.folder, trained, width=width, classes=self.classes, steps=steps)
         return {"head": trained.record(), "test": trained.test, "public_test": test}
 
     def _write_truth(self) -> None:

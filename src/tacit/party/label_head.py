@@ -145,20 +145,32 @@ def train_head(
     return PartyHead(head=head, fitted=fitted, history=history, test=measured)
 
 
-def keep_head(folder: StateFolder, trained: PartyHead, *, width: int, classes: int) -> None:
-    """Store a head in the label party's state folder; it never leaves it."""
+def keep_head(
+    folder: StateFolder, trained: PartyHead, *, width: int, classes: int, steps: int | None = None
+) -> None:
+    """Store a head in the label party's state folder; it never leaves it.
+
+    ``steps`` were taken by the bottoms that it goes with; None where they are frozen.
+    """
     name = f"head.{trained.head.suffix}"
     write_whole(folder.path / name, trained.fitted.to_bytes())
     facts = {"format": _FORMAT, "head": str(trained.head), "width": width, "classes": classes}
-    folder.write(FACTS, {**facts, "file": name})
+    folder.write(FACTS, {**facts, "file": name, "steps": steps})
 
 
-def read_head(folder: StateFolder, inputs: nets.Inputs) -> FittedHead:
-    """Return the head in a state folder."""
+def read_head(
+    folder: StateFolder, inputs: nets.Inputs, *, steps: int | None = None
+) -> FittedHead:
+    """Return the head in a state folder; one of bottoms after other ``steps`` is refused."""
     facts = folder.read(FACTS)
     content = None if facts is None else folder.read_bytes(facts["file"])
     if facts is None or content is None:
         raise UsageError(f"{folder.path}: there is no trained head: run tacit party first")
+    if facts.get("steps") != steps:
+        raise UsageError(
+            f"{folder.path / FACTS}: this head goes with the bottom models after "
+            f"{facts.get('steps')} steps, and they have {steps}: run tacit party to its end first"
+        )
     return heads.get(facts["head"]).load(
         content,
         width=facts["width"],

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tacit.atomic import write_whole
 from tacit.errors import InputError, LostError, PeerError
@@ -32,9 +33,10 @@ from tacit.wire.protocol.connection import Connection, Timings
 from tacit.wire.protocol.messages import Bye, Predict
 from tacit.wire.protocol.plan import TrainingPlan
 from tacit.wire.protocol.state_machine import Role
-from tacit.wire.psi.align import Matching, find_common, join_common
+from tacit.wire.psi.align import Alignment, Matching, find_common, join_common
 from tacit.wire.transport.base import Transport
 
+Received = tuple[Alignment, Callable[[], Tensor]]
 PREDICTED = "predict-tables"
 """Where rows to predict are kept while they are, within the state folder."""
 
@@ -53,7 +55,9 @@ def _predict(config: PartyConfig, model: TrainedModel, out: Path, log: Log) -> d
     found = {"party": config.name, "role": config.role, "step": model.step}
     if config.role == "feature":
         return {**found, "rows": _send(config, model, log)}
-    ids, probs, truth = _receive(config, model, log)
+    common, scores = _receive(config, model, log)
+    ids, probs, labels = common.ids, scores().numpy(), model.table.labels
+    truth = None if labels is None else np.asarray(labels)[common.order]
     write_whole(out, _as_csv(ids, probs))
     test = None if truth is None else utility(probs, truth)
     return {**found, "rows": len(ids), "predictions": str(out), "test": test}
@@ -88,8 +92,8 @@ def _send(config: PartyConfig, model: TrainedModel, log: Log) -> int:
             waiting.pause(str(error))
 
 
-def _receive(config: PartyConfig, model: TrainedModel, log: Log) -> tuple[Any, Any, Any]:
-    """Return ids, predicted probabilities, and the labels where the file has them."""
+def _receive(config: PartyConfig, model: TrainedModel, log: Log) -> Received:
+    """Return the common rows, and what gives their predictions when no feature party is there."""
     with closing(listen(config, log)) as listener:
         acceptor = acceptor_of(config, model.plan, listener, log)
         while True:
@@ -105,7 +109,7 @@ def _receive(config: PartyConfig, model: TrainedModel, log: Log) -> tuple[Any, A
 
 def _score(
     config: PartyConfig, model: TrainedModel, acceptor: Acceptor, peers: list[PeerSession], log: Log
-) -> tuple[Any, Any, Any]:
+) -> Received:
     for peer in peers:
         there, connection = stop_of(peer.hello), peer.connection
         if there != model.step:
@@ -114,18 +118,17 @@ def _score(
                 "to the same end on all sides"
             )
         connection.send(acceptor.answer(connection, peer.hello, there))
-    table, connections = model.table, [peer.connection for peer in peers]
+    connections = [peer.connection for peer in peers]
     try:
         common = find_common(connections, _matching(config, model, log))
     except InputError as error:
         raise PeerError(str(error)) from error
     remotes = [RemoteFeature(c, cut=model.plan.cut, asking=Predict) for c in connections]
-    probs = model.scorer(common, remotes)
+    scores = model.scorer(common, remotes)
     for remote, connection in zip(remotes, connections, strict=True):
         remote.settle()
         connection.receive(Bye)
-    truth = None if table.labels is None else np.asarray(table.labels)[common.order]
-    return common.ids, probs.numpy(), truth
+    return common, scores
 
 
 def _matching(config: PartyConfig, model: TrainedModel, log: Log) -> Matching:

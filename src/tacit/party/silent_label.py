@@ -142,6 +142,8 @@ class SilentLabelSession:
             StoredEmbeddings(self.folder, peer, common=common.digest, form=form)
             for peer in self.config.peers
         ]
+        for held in self.stored:
+            held.check_form()
 
     def _awaited(self) -> tuple[str, ...]:
         """Return the feature parties that do not know yet that all is here."""

@@ -33,8 +33,9 @@ from tacit.wire.psi.rounds import Rounds
 
 Sender = Callable[[Alignment], FeatureEnd]
 """What makes the feature party's end for some common rows."""
-Scorer = Callable[[Alignment, Sequence[FeatureEnd]], Tensor]
-"""What makes the label party's predictions of common rows out of what feature parties send."""
+Scorer = Callable[[Alignment, Sequence[FeatureEnd]], Callable[[], Tensor]]
+"""What takes all that feature parties send of some common rows. It returns what gives the label
+party's predictions, for when nobody is connected: how long a head takes depends on labels."""
 
 
 def _other_side(*_: object) -> NoReturn:
@@ -85,7 +86,7 @@ def trained_model(
     if latest is None:
         raise _untrained(config)
     if config.role == "label" and config.private_head:
-        score = partial(_by_head, read_head(folder, inputs), table, plan)
+        score = partial(_by_head, read_head(folder, inputs, steps=latest.step), table, plan)
         return make(step=latest.step, scorer=score)
     part = (
         bottom_of(config, inputs, classes=classes, number=config.number)
@@ -150,8 +151,8 @@ def _by_head(
     plan: TrainingPlan,
     common: Alignment,
     features: Sequence[FeatureEnd],
-) -> Tensor:
-    """Return a head's predictions of all common rows, when their embeddings are here."""
+) -> Callable[[], Tensor]:
+    """Take the embeddings of all common rows; return what gives a head's predictions of them."""
     rows = torch.arange(len(common))
     parts = [
         torch.cat([feature.embed(part).flatten(1) for feature in features], dim=1)
@@ -163,7 +164,7 @@ def _by_head(
         inputs=inputs if inputs.columns else None,
         source=table.source(common.order) if inputs.columns else None,
     )
-    return head.predict(examples, rows)
+    return partial(head.predict, examples, rows)
 
 
 def _by_top(
@@ -174,8 +175,8 @@ def _by_top(
     plan: TrainingPlan,
     common: Alignment,
     features: Sequence[FeatureEnd],
-) -> Tensor:
-    """Return the top model's predictions of all common rows."""
+) -> Callable[[], Tensor]:
+    """Return what gives the top model's predictions of all common rows, made batch by batch."""
     label = LabelParty(
         top,
         torch.zeros(len(common), dtype=torch.int64),  # nothing is learned here
@@ -187,4 +188,5 @@ def _by_top(
         learner=learner,
     )
     rows = torch.arange(len(common))
-    return predict(rows, features=features, label=label, batch_size=piece_of(plan))
+    probs = predict(rows, features=features, label=label, batch_size=piece_of(plan))
+    return lambda: probs

@@ -69,7 +69,8 @@ def receive_embeddings(
 ) -> None:
     """Take all embeddings from several feature parties, one part of each in turn.
 
-    No part is taken before all have named their bottom, and so have kept the matching.
+    No part is taken before all have named their bottom, and so have kept the matching. None hears
+    that all of its own is here, and leaves, before everything is: who has left does not come back.
     """
     pairs = list(zip(connections, stored, strict=True))
     due = []
@@ -81,7 +82,8 @@ def receive_embeddings(
             due.append(held.begin(first.bottom, anew=anew))
     for (connection, held), part in zip(pairs, due, strict=True):
         told(held)
-        connection.send(Upload(part=part))
+        if not held.complete:
+            connection.send(Upload(part=part))
     missing = [(c, held) for c, held in pairs if not held.complete]
     while missing:
         for connection, held in missing:
@@ -91,5 +93,8 @@ def receive_embeddings(
             with connection.blamed():
                 part = held.take(upload)
             told(held)
-            connection.send(Upload(part=part))
+            if not held.complete:
+                connection.send(Upload(part=part))
         missing = [(c, held) for c, held in missing if not held.complete]
+    for connection, held in pairs:
+        connection.send(Upload(part=held.due))
