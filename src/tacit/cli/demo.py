@@ -72,7 +72,7 @@ def demo(
     typer.echo("Leak AUC: 0.5 is nothing, 1.0 is every label. Test AUC: the model's own quality.")
     typer.echo("memory adds up over the epochs what it sees of each example.")
     typer.echo(
-        "Planned: noise for all epochs together; a private head predicts, and nothing of it is sent."
+        "Planned: noise for all epochs together; a private head, which sends nothing, predicts."
     )
     typer.echo(
         "Inputs: features rebuilt by half or more from all embeddings that the label party got."
@@ -233,8 +233,8 @@ def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
                 "information; it finds which class a published Marvell gives isotropic noise to. "
                 "The memory attack adds up what it sees of each example over the epochs: noise "
                 "that is drawn anew averages out. Planned is noise that is meant for all epochs "
-                "together, beside a private head: it predicts, and nothing of it is sent. The curve "
-                "below is that of the model behind the gradients."
+                "together, beside a private head: it predicts, and nothing of it is sent. The "
+                "curve below is that of the model behind the gradients."
             ),
             report.Paragraph(
                 "Silent sends no gradient: the bottom learns without labels, its embeddings are "

@@ -158,9 +158,7 @@ def keep_head(
     folder.write(FACTS, {**facts, "file": name, "steps": steps})
 
 
-def read_head(
-    folder: StateFolder, inputs: nets.Inputs, *, steps: int | None = None
-) -> FittedHead:
+def read_head(folder: StateFolder, inputs: nets.Inputs, *, steps: int | None = None) -> FittedHead:
     """Return the head in a state folder; one of bottoms after other ``steps`` is refused."""
     facts = folder.read(FACTS)
     content = None if facts is None else folder.read_bytes(facts["file"])
