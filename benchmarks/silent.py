@@ -13,8 +13,8 @@ docs/silent.md. Every run is kept as JSON in ``out/silent``; a second call only 
   training rows, the same rows as in the run above. Test rows have a part in nothing but the last
   number. Rows of one group, as images of one lesion, are never on two sides.
 
-Spec and width were chosen on seeds 10 and 11, by held-out rows; the curves of ``svd`` and the log
-rule of ``pca`` by the test rows of those seeds.
+Spec and width (not those of images) were chosen on seeds 10 and 11, by held-out rows; the curves of
+``svd`` and the log rule of ``pca`` by the test rows of those seeds.
 """
 
 from __future__ import annotations

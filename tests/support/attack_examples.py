@@ -26,7 +26,7 @@ VARIANTS = [
     *("mean(hard=true)", "median(hard=true)", "energy(share=0.9)"),
     *("memory(of=norm)", "memory(of=median)", "memory(of=lowbits)"),
     *("kmeans(by=direction)", "kmeans(by=both)"),
-    "exploit(loss=published, trials=1, prior=uniform, epochs=4)",
+    "exploit(trials=1, prior=uniform, epochs=4, loss=published)",
     "unsplit(epochs=4, decode=gradient)",
 ]
 

@@ -319,7 +319,7 @@ def test_a_parquet_file_says_it_by_its_types(tmp_path):
     assert found.categorical["zip"].tolist() == ["01", "02"]
     assert found.categorical["flag"].tolist() == ["true", "false"]
     (tmp_path / "g.parquet").write_text("no")
-    with pytest.raises(UsageError, match="not a readable Parquet file"):
+    with pytest.raises(UsageError, match="cannot be read as Parquet"):
         FeatureTable.read(tmp_path / "g.parquet")
 
 

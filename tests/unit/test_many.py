@@ -193,7 +193,7 @@ def test_a_batch_of_two_classes_gets_the_binary_noise(parameter):
     batch = Batch.of(mirrored_cut())
     spec = protect.get(f"marvell({parameter})").stages[0]
     binary = spec.plan(batch, None)
-    many = plan_many(batch, None, s=spec.s, target=spec._target, full=False)
+    many = plan_many(batch, None, s=spec.s, target=spec.target, full=False)
     assert many.sum_kl == pytest.approx(binary.sum_kl, rel=1e-9)
     covs = []
     for plan in (binary, many):

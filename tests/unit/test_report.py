@@ -281,12 +281,16 @@ def test_the_demo_page_has_its_figures_and_alarms(tmp_path):
         "test": {"auc": 0.7},
         "leak": leaks,
         "memory_leak": 0.9,
+        "releases": 10,
         "history": [{"test": {"auc": float("nan")}}, {"test": {"auc": 0.7}}],
+        "inputs": [{"gain": 0.9}, {"gain": -0.1}, {"gain": None}],
     }
-    demo._write(tmp_path / "demo.html", dict.fromkeys(demo.RUNS, found))
+    silent = {**found, "releases": 0, "leak": {}, "memory_leak": None}
+    demo._write(tmp_path / "demo.html", {**dict.fromkeys(demo.RUNS, found), demo.SILENT: silent})
     page = Page(tmp_path / "demo.html")
-    assert len(page.all("figure")) == 2
-    assert len(page.all("td", **{"class": "n bad"})) == 4 * len(demo.RUNS)
+    assert len(page.all("figure")) == 3
+    assert len(page.all("td", **{"class": "n bad"})) == 4 * (len(demo.RUNS) - 1)
+    assert demo._shown(found) == "1/2"
 
 
 @pytest.mark.parametrize("module", ["torch", "jinja2"])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "no protection": {"label": {"protect": "none"}},
     "Marvell, published": {"label": {"protect": "marvell(s=4)"}},
-    "Marvell, all epochs, private head": {
+    "Marvell, planned": {
         "label": {"protect": "marvell(sum_kl=0.0593, covariance=full)"},
         "both": {"private_head": True},
     },
@@ -71,6 +71,9 @@ def demo(
     Console().print(_table(results))
     typer.echo("Leak AUC: 0.5 is nothing, 1.0 is every label. Test AUC: the model's own quality.")
     typer.echo("memory adds up over the epochs what it sees of each example.")
+    typer.echo(
+        "Planned: noise for all epochs together; a private head, which sends nothing, predicts."
+    )
     typer.echo(
         "Inputs: features rebuilt by half or more from all embeddings that the label party got."
     )
@@ -162,7 +165,7 @@ def _table(results: dict[str, dict[str, Any]]) -> Table:
     table = Table(title="Test AUC, what leaks of labels, and what embeddings show of inputs")
     table.add_column("protection", no_wrap=True)
     for column in ("test AUC", *COLUMNS, "inputs"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for name, found in results.items():
         leaks = _leaks(found).values()
         cells = (f"[red]{leak:.3f}[/red]" if leak > 0.7 else f"{leak:.3f}" for leak in leaks)
@@ -186,7 +189,7 @@ def _gains(found: dict[str, Any]) -> list[float]:
 
 def _shown(found: dict[str, Any]) -> str:
     gains = _gains(found)
-    return f"{sum(gain >= 0.5 for gain in gains)} of {len(gains)}"
+    return f"{sum(gain >= 0.5 for gain in gains)}/{len(gains)}"
 
 
 def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
@@ -215,7 +218,7 @@ def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
         for name, found in results.items()
     }
     leaks = {name: _leaks(found) for name, found in results.items()}
-    header = ["", "protection", "test AUC", *(f"{attack} leak" for attack in COLUMNS), "inputs"]
+    header = ["", "protection", "test AUC", *COLUMNS, "inputs"]
     report.write_page(
         path,
         title="What leaks, and what protection costs",
@@ -229,7 +232,9 @@ def _write(path: Path, results: dict[str, dict[str, Any]]) -> None:
                 "1.0 is every label. Values above 0.7 are marked. The energy attack needs no side "
                 "information; it finds which class a published Marvell gives isotropic noise to. "
                 "The memory attack adds up what it sees of each example over the epochs: noise "
-                "that is drawn anew averages out."
+                "that is drawn anew averages out. Planned is noise that is meant for all epochs "
+                "together, beside a private head: it predicts, and nothing of it is sent. The "
+                "curve below is that of the model behind the gradients."
             ),
             report.Paragraph(
                 "Silent sends no gradient: the bottom learns without labels, its embeddings are "

@@ -80,6 +80,7 @@ def silent_results(
         "embedding_leak": None,
         "objective_record": {},
         "sum_kl_per_release": 0.0,
+        "rows_without_noise": None,
         "history": list(history),
         "certificate": vars(silent_certificate()),
         "label_certificate": None,

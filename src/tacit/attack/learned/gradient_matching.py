@@ -81,11 +81,12 @@ class Exploit(SurrogateAttack):
     label is chosen by. ``ranges=paper`` searches the ranges of section 5.1, and ``trials=0`` stands
     for its 500. Where they are not given, ``choose`` and ``ranges`` are those of the loss.
 
-    The weights of the first trial are 3 and 10, published 0.15 and 0.5 (what did best on models
-    that no result of ours is about). ``lambda_ce=0`` and ``lambda_p=0`` leave a regulariser out
-    (appendix C). ``start=kmeans`` starts from the groups of ``kmeans(by=both)``. ``prior=known``
-    takes ``known.prior`` where it is given and else the sizes of those groups (appendix B),
-    ``uniform`` and ``groups`` ignore it. ``memory=true`` averages all releases of an example first.
+    The weights of the first trial are 3 and 10, published 0.15 and 0.5 (what did best on models of
+    other seeds, see docs/learned_attacks.md). ``lambda_ce=0`` and ``lambda_p=0`` leave a
+    regulariser out (appendix C). ``start=kmeans`` starts from the groups of ``kmeans(by=both)``.
+    ``prior=known`` takes ``known.prior`` where it is given and else the sizes of those groups
+    (appendix B), ``uniform`` and ``groups`` ignore it. ``memory=true`` averages all releases of an
+    example first.
     ``examples`` rows (2,000) are learnt from in at most ``epochs`` passes (200, published 1,000).
     ``seconds`` is the time of one call: what is best by then counts.
 
