@@ -1,5 +1,6 @@
 """What a silent run's state folders hold: changed settings, restarts, later versions, removal."""
 
+import json
 from contextlib import closing
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from tacit.party import predict, preflight
 from tacit.party.bottom import kept_bottom
 from tacit.party.config import read_party_config
 from tacit.party.state_files import encoding_of
+from tacit.pretrain.progress import SavedTraining
 from tacit.state_dir import StateFolder
 
 ROWS = 400
@@ -125,3 +127,35 @@ def test_noise_on_a_row_is_the_same_where_its_id_is_read_as_text(tmp_path):
     rows = np.arange(9)
     as_text = replace(table, ids=np.arange(len(table)).astype(str))
     assert torch.equal(bottom.embed(numbered, rows), bottom.embed(as_text, rows))
+
+
+def test_a_head_of_a_later_format_is_not_read(tmp_path):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS)
+    run_here(pair)
+    facts = pair.read("bank", "head.json")
+    (pair.state("bank") / "head.json").write_text(json.dumps({**facts, "format": 2}))
+    config = read_party_config(pair.bank)
+    with pytest.raises(UsageError, match="format 2, this is format 1: use the version"):
+        predict.predict_rows(config, config.data, tmp_path / "scores.csv", log=lambda _: None)
+
+
+def test_an_unfinished_training_that_cannot_be_read_is_refused_by_name(tmp_path, monkeypatch):
+    pair = silent_pair(tmp_path / "pair", rows=ROWS, platform={"pretrain": "masked(epochs=2)"})
+    config = read_party_config(pair.platform)
+    monkeypatch.setattr(SavedTraining, "due", lambda _: True)
+    with closing(StateFolder(config.state)) as folder:
+        table = data.load_party(config.data, role="feature", own_cache=folder.folder("tables"))
+        encoding_of(folder, table)
+        monkeypatch.setattr("tacit.party.bottom.remove_own", _stop)
+        with pytest.raises(PausedError):
+            kept_bottom(config, folder, table, log=lambda _: None)
+        (folder.path / "bottom.json").unlink()
+        (unfinished,) = folder.path.glob("pretraining-*")
+        unfinished.write_bytes(unfinished.read_bytes()[:100])
+        with pytest.raises(UsageError, match=r"cannot be read: .* remove it to train") as refused:
+            kept_bottom(config, folder, table, log=lambda _: None)
+    assert unfinished.name in str(refused.value)
+
+
+def _stop(_):
+    raise PausedError

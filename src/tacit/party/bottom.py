@@ -247,7 +247,13 @@ class _Unfinished:
     def load(self) -> State | None:
         """Return the tensors that were saved last; None without any."""
         content = self._folder.read_bytes(self._name)
-        return None if content is None else load(content)
+        try:
+            return None if content is None else load(content)
+        except SafetensorError as error:
+            raise UsageError(
+                f"{self._folder.path / self._name}: an unfinished training that cannot be read: "
+                f"{error}; restore it, or remove it to train from the start"
+            ) from None
 
     def save(self, tensors: State, done: int) -> None:  # noqa: ARG002 - it is in the tensors
         """Keep these tensors in the place of those before."""

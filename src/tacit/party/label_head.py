@@ -164,6 +164,11 @@ def read_head(folder: StateFolder, inputs: nets.Inputs, *, steps: int | None = N
     content = None if facts is None else folder.read_bytes(facts["file"])
     if facts is None or content is None:
         raise UsageError(f"{folder.path}: there is no trained head: run tacit party first")
+    if facts["format"] != _FORMAT:
+        raise UsageError(
+            f"{folder.path / FACTS}: format {facts['format']}, this is format {_FORMAT}: use the "
+            "version that wrote it"
+        )
     if facts.get("steps") != steps:
         raise UsageError(
             f"{folder.path / FACTS}: this head goes with the bottom models after "
