@@ -56,7 +56,8 @@ $settings
 _SILENT = """\
 # Or send nothing that depends on labels: the bottom learns without them, its embeddings are sent
 # once, and a head is trained where the labels are. The price: embeddings show the features. Both
-# sides then say, in place of any other protect and of labels:
+# sides then say, in place of any other protect and of labels, and leave out epochs, batch_size, lr
+# and weight_decay, which a head has other defaults for:
 # protect = "silent"
 # width = 32                     # numbers of an embedding; fewer show less"""
 

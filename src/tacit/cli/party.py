@@ -120,7 +120,7 @@ def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]
         calling = SilentFeatureSession if config.silent else FeatureSession
         with closing(calling(config, folder, log=log)) as feature:
             begun()
-            return feature.run(log.step)
+            return feature.run(log.part if config.silent else log.step)
     from tacit.party.label_session import LabelSession, listen  # noqa: PLC0415 - as above
 
     with closing(_label_session(config, folder, log)) as label:
@@ -132,7 +132,7 @@ def _train(config: PartyConfig, folder: StateFolder, log: Log) -> dict[str, Any]
                 ended = (
                     label.receive(listener, log.loss)
                     if isinstance(label, LabelSession)
-                    else label.receive(listener, log.step)
+                    else label.receive(listener, log.part)
                 )
         return label.finish(ended)
 
@@ -239,14 +239,18 @@ class Log:
 
     def step(self, done: int, steps: int) -> None:
         """Show every tenth of the run when it is done."""
-        self._show(done, steps, "")
+        self._show(done, steps)
 
     def loss(self, step: Step, steps: int) -> None:
         """Show the same with the loss, at the party that knows it."""
-        self._show(step.step + 1, steps, f", loss {step.loss:.4f}")
+        self._show(step.step + 1, steps, more=f", loss {step.loss:.4f}")
 
-    def _show(self, done: int, steps: int, more: str) -> None:
+    def part(self, done: int, parts: int) -> None:
+        """Show every tenth of an upload when it is done."""
+        self._show(done, parts, what="part", more=" of the embeddings")
+
+    def _show(self, done: int, steps: int, *, what: str = "step", more: str = "") -> None:
         tenth = done * 10 // steps
         if tenth != self._shown:
             self._shown = tenth
-            self(f"step {done} of {steps}{more}")
+            self(f"{what} {done} of {steps}{more}")
