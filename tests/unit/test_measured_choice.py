@@ -62,7 +62,7 @@ def test_a_user_whose_features_are_secret_gets_no_silence():
 
 def test_reasons_give_the_distance_to_the_best_and_what_was_found():
     why = {one.name: one.why for one in ranked(FOUND, target=0.65, hide_inputs=False, images=False)}
-    assert why[SILENT].endswith("0.010 below the best test AUC")
+    assert why[SILENT].endswith("0.010 below the best AUC")
     assert why["randomised labels"] == "memory finds 0.700, above the target of 0.65"
 
 

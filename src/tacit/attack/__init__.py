@@ -55,7 +55,7 @@ def get(spec: str | Attack) -> Attack:
     """Return the attack that a spec string describes; an attack is returned as it is.
 
     >>> get("hint(k=3, by=cosine)")
-    Hint(k=3, by='cosine')
+    Hint(k=3, by='cosine', use='nearest')
     """
     return spec if isinstance(spec, Attack) else ATTACKS.get(spec)
 

@@ -31,7 +31,8 @@ class MeasuredChoice:
     Attributes:
         name: of the way.
         settings: what it adds to the settings that all share.
-        auc: test AUC, one against the rest of many classes.
+        auc: on rows that were not trained on, one against the rest of many classes. They choose the
+            way, so the model that is trained then is judged on others.
         leak: the highest leak AUC of the live attacks, 0.5 where nothing was sent.
         leak_low: the lower end of its interval.
         attack: which attack that was.
@@ -145,7 +146,7 @@ def ranked(
     """Return the ways in the order in which to take them, each with the reason.
 
     Of tables silence comes first: it leaks nothing by construction, whatever the other party does.
-    The others stay at ``target`` or are out, and the one with the highest test AUC comes first.
+    The others stay at ``target`` or are out, and the one with the highest AUC comes first.
     """
     fits = [one for one in found if one.leak_low <= target and one.name != UNPROTECTED]
     if hide_inputs:
@@ -170,7 +171,7 @@ def _reason(one: MeasuredChoice, *, best: float) -> str:
         "no label can leak, at any number of epochs" if one.name == SILENT else "within the target"
     )
     behind = best - (one.auc or 0.0)
-    return said if behind <= 0 else f"{said}; {behind:.3f} below the best test AUC"
+    return said if behind <= 0 else f"{said}; {behind:.3f} below the best AUC"
 
 
 def _why_not(one: MeasuredChoice, *, target: float) -> str:

@@ -127,7 +127,7 @@ def _show_measured(found: Sequence[MeasuredChoice], *, as_json: bool) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
     table.add_column("way", no_wrap=True)
-    for name in ("test AUC", "label leak", "inputs shown", "seconds"):
+    for name in ("AUC", "label leak", "inputs shown", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in found:
         auc = "" if one.auc is None else f"{one.auc:.3f}"
@@ -140,5 +140,6 @@ def _show_measured(found: Sequence[MeasuredChoice], *, as_json: bool) -> None:
         typer.echo(f"{one.name}: {one.why}. {flags}")
     typer.echo(
         "Label leak: the highest of the live attacks, 0.5 is nothing. Inputs shown: columns that "
-        "known examples help to rebuild from all embeddings sent."
+        "known examples help to rebuild from all embeddings sent. These AUCs choose the way: judge "
+        "the model that you train then on other rows, such as those of another --seed."
     )
