@@ -237,6 +237,11 @@ def honest(bank, *, stop=None, done=lambda *_: None, timings=TIMINGS, dial=None,
             return party.run(count)
         except PausedError:
             return None
+        except LostError as error:
+            error.add_note(
+                f"the label party: {vars(bank).get('error')!r}, {vars(bank).get('lines')}"
+            )
+            raise
 
 
 def short(**changes):
