@@ -10,7 +10,7 @@ from party_processes import Training, train
 from silent_parties import silent_differences, silent_pair
 
 METHOD = "concat(masked(epochs=6), random)"
-LEARNING, SENDING, HEAD = r"pass \d+ of", r"step \d+ of", r"head: epoch \d+ of"
+LEARNING, SENDING, HEAD = r"pass \d+ of", r"part \d+ of", r"head: epoch \d+ of"
 
 
 @pytest.mark.slow
