@@ -6,6 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -89,11 +90,13 @@ def _train_all(
     """Train in every way, two at a time: of two parties, one mostly waits for the other."""
     pool = ThreadPoolExecutor(max_workers=2)
     console = Console(stderr=True, quiet=quiet)
+    auditing = Lock()  # threads share generators, limits on threads, and CPython 3.11's parser
 
     def one(number: int, name: str) -> dict[str, Any]:
         console.print(f"training {number} of {len(RUNS)}: {name}", highlight=False)
         results = _train(parties, name, seed)
-        return {**results, "inputs": _inputs(place, name, seed)}
+        with auditing:
+            return {**results, "inputs": _inputs(place, name, seed)}
 
     try:
         with console.status("two parties train, in four ways"):
